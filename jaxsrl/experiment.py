@@ -139,16 +139,20 @@ def _files_message(directory: Path, config: RunConfig) -> str:
     )
 
 
+MakeExperiment = Callable[..., Experiment]
+"""Function of an EnvConfig, which has a default, that returns the experiment with settings for that environment."""
+
+
 def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
-    """Returns the value `EXPERIMENT` of a Python file, as the flags change it.
+    """Returns the value `EXPERIMENT` of a Python file, or the result of its function `make_experiment`, as the flags change it.
 
     Raises:
-        UserError: there is no such file, or no such value in it.
+        UserError: there is no such file, or neither in it.
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     module = import_file(path, "experiment")
-    experiment = getattr(module, "EXPERIMENT", None)
-    if not isinstance(experiment, Experiment):
+    experiment: Any = getattr(module, "EXPERIMENT", None) or getattr(module, "make_experiment", None)
+    if not (isinstance(experiment, Experiment) or callable(experiment)):
         raise UserError(
             f"{path} has no EXPERIMENT: expected EXPERIMENT = Experiment(...), as in the files of experiments/"
         )
@@ -156,12 +160,12 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
 
 
 def parse_flags(
-    experiment: Experiment, flags: Sequence[str] | None = None, description: str | None = None
+    experiment: Experiment | MakeExperiment, flags: Sequence[str] | None = None, description: str | None = None
 ) -> Experiment:
     """Returns the experiment with the fields changed that flags such as `--run.seed 1` and `--env.kwargs.frame_skip 4` name.
 
     Args:
-        experiment: its values are the flags' defaults.
+        experiment: its values are the flags' defaults. A function is called with the environment that the flags name.
         flags: the command line's if None.
         description: for --help.
 
@@ -171,21 +175,39 @@ def parse_flags(
     """
     import tyro
 
-    flags = merge_json_flags(sys.argv[1:] if flags is None else flags, experiment)
+    flags = sys.argv[1:] if flags is None else flags
+    if not isinstance(experiment, Experiment):
+        experiment = experiment(_parse_env(experiment(), flags))
+    flags = merge_json_flags(flags, experiment)
     settings = (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed)
     return tyro.cli(type(experiment), default=experiment, args=flags, description=description, config=settings)
 
 
+@dataclasses.dataclass(frozen=True)
+class _EnvFlags:
+    env: EnvConfig
+
+
+def _parse_env(default: Experiment, flags: Sequence[str]) -> EnvConfig:
+    """Returns the environment of an experiment as the flags change it; other flags are skipped."""
+    import tyro
+
+    assert isinstance(default.env, EnvConfig)
+    flags = [flag for flag in merge_json_flags(flags, default) if flag not in ("-h", "--help")]
+    parsed, _ = tyro.cli(_EnvFlags, default=_EnvFlags(default.env), args=flags, return_unknown_args=True)
+    return parsed.env
+
+
 @exit_on_user_error
-def cli(experiment: Experiment, flags: Sequence[str] | None = None) -> None:
+def cli(experiment: Experiment | MakeExperiment, flags: Sequence[str] | None = None) -> None:
     """Trains an experiment as flags change it: the main program of an experiment's file.
 
     Training saves before it stops. A stop signal before or after training ends the process at once, without `finally` blocks and
     handlers of atexit. Raising SystemExit instead crashes the process (status 139) if the signal interrupts a compilation.
 
     Args:
-        experiment: its values are the flags' defaults.
-        flags: the command line's if None; `--plan NAME` is short for `--plan NAME`.
+        experiment: its values are the flags' defaults. A function is called with the environment that the flags name.
+        flags: the command line's if None.
 
     Raises:
         SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.

@@ -22,10 +22,12 @@ from envpool_bridge.envs.suites.hide_and_seek import hide_and_seek_source
 from envpool_bridge.envs.suites.minigrid import minigrid_source
 from envpool_bridge.envs.suites.overcooked import overcooked_source
 from envpool_bridge.envs.suites.pettingzoo import mpe_source, pettingzoo_source
+from envpool_bridge.envs.suites.registry import suite_of_id
 from envpool_bridge.envs.suites.vizdoom import vizdoom_source
 from envpool_bridge.errors import UserError
 
 Suite = Literal[
+    "auto",
     "gymnasium",
     "gymnasium_vector",
     "envpool",
@@ -68,7 +70,8 @@ class EnvConfig:
 
     Attributes:
         id: a `gymnasium.make` id, the name of a probe, or the id of the JAX package.
-        suite: kind of environment. "gymnasium" (any id, including MuJoCo), "gymnasium_vector" (Gymnasium's own vectorized
+        suite: kind of environment. "auto" takes "atari", "minigrid" or "vizdoom" by the id's prefix, otherwise "gymnasium".
+            "gymnasium" (any id, including MuJoCo), "gymnasium_vector" (Gymnasium's own vectorized
             version of the id), "envpool" (tasks of the EnvPool package). "atari" (ALE/* with standard preprocessing),
             "atari_vector" ("atari" on ALE's own threads), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*). "probe"
             (tasks with known values, some for teams, and Sleep). In JAX: "jax" (own tasks: CartPole-v1), "gymnax", "brax",
@@ -88,7 +91,7 @@ class EnvConfig:
     """
 
     id: str = "CartPole-v1"
-    suite: Suite = "gymnasium"
+    suite: Suite = "auto"
     kwargs: str = "{}"
     check_range: bool = True
     mask_from_info: bool = False
@@ -103,6 +106,10 @@ class EnvConfig:
         if self.overlap_rows and self.suite in JAX_SUITES:
             raise UserError(f"overlap_rows is not for suite {self.suite!r}, whose environments are stepped together")
 
+    def with_suite(self) -> "EnvConfig":
+        """Returns the configuration with the suite that "auto" stands for."""
+        return self if self.suite != "auto" else dataclasses.replace(self, suite=suite_of_id(self.id))
+
     def source(self) -> EnvSource:
         """Returns the source of its rows; makes only what the validation of the id requires.
 
@@ -110,6 +117,8 @@ class EnvConfig:
             UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not
                 have.
         """
+        if self.suite == "auto":
+            return self.with_suite().source()
         source: Any = self._source()
         settings: dict[str, Any] = {}
         if self.info_fields:

@@ -206,6 +206,11 @@ def describe_leaves(field: str, spec: SpecTree) -> str:
     return ", ".join(f"{shown_path(field, path)} {leaf.shape} {leaf.dtype}" for path, leaf in items(spec))
 
 
+def has_floats(spec: SpecTree) -> bool:
+    """Returns whether any leaf is an array of floating-point numbers."""
+    return any(isinstance(leaf, ArraySpec) and leaf.dtype.startswith("float") for leaf in leaves(spec))
+
+
 def is_one_leaf(spec: SpecTree) -> bool:
     """Returns whether the spec is a single leaf without structure."""
     return isinstance(spec, LeafSpec)

@@ -78,7 +78,7 @@ class PoolSizes:
 def bench_pool(
     sizes: PoolSizes,
     env: str = "CartPole-v1",
-    suite: Suite = "gymnasium",
+    suite: Suite = "auto",
     competing_processes: int = 0,
     seconds: float = 5.0,
     rounds: int = 40,
@@ -105,7 +105,7 @@ def bench_pool(
         UserError: the sizes do not divide, or no processes step the environment.
     """
     shape = sizes.make_shape()
-    config = EnvConfig(env, suite=suite)
+    config = EnvConfig(env, suite=suite).with_suite()
     source = config.source()
     spec = source.spec()
     with contextlib.ExitStack() as stack:
@@ -122,7 +122,7 @@ def bench_pool(
                 steppers[name](_UNCOUNTED * turn)
                 results[name].append(steppers[name](turn))
     settings = {**dataclasses.asdict(sizes), "competing_processes": competing_processes}
-    return {"env_id": env, "suite": suite, **settings, **_summarize(results, spec), "rounds": results}
+    return {"env_id": env, "suite": config.suite, **settings, **_summarize(results, spec), "rounds": results}
 
 
 def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolShape) -> _Contenders:

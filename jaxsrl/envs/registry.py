@@ -29,6 +29,7 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
     config = EnvConfig(env) if isinstance(env, str) else env
     if not isinstance(config, EnvConfig):
         return as_source(config)
+    config = config.with_suite()
     if config.suite == "smax":
         from jaxsrl.envs.smax import smax_source
 
@@ -57,7 +58,7 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
     Raises:
         UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed.
     """
-    arguments = config.arguments()
+    config, arguments = config.with_suite(), config.arguments()
     match config.suite:
         case "jax":
             return _own(config.id, arguments)

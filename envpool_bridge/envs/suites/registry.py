@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import importlib
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
@@ -11,8 +12,13 @@ from gymnasium.envs.registration import load_env_creator
 from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.errors import UserError
 
-# Ids that are known only after a package of their suite was imported.
-_SUITES_BY_PREFIX = {"MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Vizdoom": "vizdoom"}
+# Ids are known only after a package of their suite was imported.
+_SUITES_BY_PREFIX = {"ALE/": "atari", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Vizdoom": "vizdoom"}
+
+
+def suite_of_id(env_id: str) -> Any:
+    """Returns the suite that preprocesses an id in the standard way: by its prefix, otherwise "gymnasium"."""
+    return next((suite for prefix, suite in _SUITES_BY_PREFIX.items() if env_id.startswith(prefix)), "gymnasium")
 
 
 def registration(env_id: str) -> Registration:
@@ -39,6 +45,8 @@ def registration(env_id: str) -> Registration:
     if isinstance(registered.entry_point, str) and "mujoco" in registered.entry_point:
         validate_installed("mujoco", "mujoco")
         validate_installed("imageio", "mujoco")
+    if isinstance(registered.entry_point, str) and "box2d" in registered.entry_point:
+        validate_installed("Box2D", "box2d")
     if isinstance(registered.entry_point, str) and registered.entry_point.startswith("__main__:"):
         # Other processes have another main module: send the object itself.
         registered = dataclasses.replace(registered, entry_point=load_env_creator(registered.entry_point))

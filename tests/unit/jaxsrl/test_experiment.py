@@ -40,6 +40,47 @@ def test_experiment_file_holds_a_value_of_a_known_agent(path):
     assert json.loads(json.dumps(to_json(experiment))) == to_json(experiment)
 
 
+def load_named(name, *flags):
+    return load_experiment(FILES[0].parent / f"{name}.py", flags)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "normalizes", "entropy_coef"),
+    [("CartPole-v1", True, 0.01), ("Pendulum-v1", True, 0.0), ("FrozenLake-v1", False, 0.01)],
+)
+def test_ppo_file_chooses_settings_by_vector_spaces(env_id, normalizes, entropy_coef):
+    experiment = load_named("ppo", "--env.id", env_id, "--run.seed", "3")
+    assert (experiment.env, experiment.run.seed) == (EnvConfig(env_id), 3)
+    assert (experiment.network.torso, experiment.network.hidden_sizes) == ("mlp", (64, 64))
+    assert experiment.agent.normalization.observations == normalizes
+    assert experiment.agent.entropy_coef == entropy_coef
+    experiment.build()
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn", "impala"])
+def test_files_for_any_env_choose_settings_for_images(name):
+    pytest.importorskip("ale_py")
+    experiment = load_named(name, "--env.id=ALE/Pong-v5", "--env.kwargs.frame_skip", "2", "--network.hidden-sizes", "8")
+    assert json.loads(experiment.env.kwargs) == {"frame_skip": 2}
+    assert (experiment.network.torso, experiment.network.hidden_sizes) == ("nature_cnn", (8,))
+    assert experiment.run.total_env_steps == 10_000_000
+    assert load_named(name).run.total_env_steps < 10_000_000
+
+
+def test_files_for_any_env_show_help(capsys):
+    with pytest.raises(SystemExit) as exited:
+        load_named("ppo", "--help")
+    assert exited.value.code == 0
+    assert "--env.id" in (shown := capsys.readouterr().out)
+    assert "--agent.num-epochs" in shown
+
+
+@pytest.mark.parametrize(("flag", "error"), [("--env.id=NoSuch-v0", UserError), ("--env.no-such=1", SystemExit)])
+def test_files_for_any_env_reject_bad_environments(flag, error):
+    with pytest.raises(error):
+        load_named("ppo", flag)
+
+
 @pytest.mark.parametrize("name", AGENTS)
 def test_find_make_agent_finds_every_algorithm_by_its_config(name):
     assert find_make_agent(AGENTS[name].config()) is AGENTS[name].make

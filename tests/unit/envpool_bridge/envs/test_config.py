@@ -103,6 +103,24 @@ def test_unknown_id_is_rejected_with_similar_names(suite):
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("env_id", "suite"),
+    [
+        ("ALE/Pong-v5", "atari"),
+        ("MiniGrid-DoorKey-5x5-v0", "minigrid"),
+        ("VizdoomBasic-v0", "vizdoom"),
+        ("CartPole-v1", "gymnasium"),
+    ],
+)
+def test_suite_auto_is_chosen_by_the_id(env_id, suite):
+    assert EnvConfig(env_id).with_suite() == EnvConfig(env_id, suite)
+    assert EnvConfig(env_id, "probe").with_suite().suite == "probe"
+
+
+def test_suite_auto_preprocesses_atari_games():
+    assert EnvConfig("ALE/Pong-v5").source().spec() == EnvConfig("ALE/Pong-v5", "atari").source().spec()
+
+
 def test_unknown_atari_game_is_rejected_with_similar_names():
     assert "did you mean ALE/Pong-v5" in refusal(EnvConfig("ALE/Pongg-v5", "atari"))
     assert "did you mean ALE/Pong-v5" in refusal(EnvConfig("ALE/Pongg-v5"))

@@ -126,7 +126,7 @@ def test_suite_rejects_unknown_ids_and_options():
 
 def refusal_of_gymnasium(env_id):
     with pytest.raises(UserError) as refused:
-        EnvConfig(env_id).source()
+        EnvConfig(env_id, "gymnasium").source()
     return str(refused.value)
 
 

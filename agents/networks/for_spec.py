@@ -1,0 +1,27 @@
+"""Network that fits the observations of an environment, for experiments on any environment."""
+
+import dataclasses
+
+from agents.networks.config import NetworkConfig
+from agents.networks.observation_inputs import LARGEST_SMALL_IMAGE, is_image
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import items
+
+
+def network_for(spec: EnvSpec, vector: NetworkConfig) -> NetworkConfig:
+    """Returns the network of an environment: convolutions where a leaf of the observation is an image, otherwise `vector`.
+
+    Images of more than 35 pixels per side pass through the convolutions of Mnih et al. 2015, smaller ones through those of
+    Espeholt et al. 2018.
+
+    Args:
+        spec: Spec of the environment.
+        vector: Network of observations without images.
+    """
+    leaves = [leaf for path, leaf in items(spec.observation) if not path or path != spec.action_mask]
+    shapes = [leaf.shape for leaf in leaves if is_image(leaf)]
+    if not shapes:
+        return vector
+    is_large = all(sorted(shape)[1] > LARGEST_SMALL_IMAGE for shape in shapes)
+    torso, size = ("nature_cnn", 512) if is_large else ("impala_resnet", 256)
+    return dataclasses.replace(vector, torso=torso, hidden_sizes=(size,), activation="relu")

@@ -1,0 +1,49 @@
+"""PPO on any environment: --env.id ID. Settings are those of images, of continuous actions or of neither (Schulman et al. 2017)."""
+
+from agents.networks.config import IMAGE_TORSOS
+from agents.networks.for_spec import network_for
+from agents.ppo import PPOConfig
+from agents.transforms.normalization import NormalizationConfig
+from envpool_bridge.spec.specs import has_floats
+from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig, make_env
+from jaxsrl.experiment import cli
+
+
+def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
+    """Returns PPO with settings for the observations and actions of the environment."""
+    spec = make_env(env).spec()
+    network = network_for(spec, NetworkConfig(hidden_sizes=(64, 64)))
+    if network.torso in IMAGE_TORSOS:
+        agent, num_envs, total_env_steps = _image_settings(), 16, 10_000_000
+    else:
+        normalization = NormalizationConfig(observations=has_floats(spec.observation), rewards=True)
+        agent, num_envs, total_env_steps = _vector_settings(normalization, has_floats(spec.action)), 16, 1_000_000
+    evaluation = EvaluationConfig(episodes=20)
+    run = RunConfig(
+        num_envs=num_envs, rollout_length=128, total_env_steps=total_env_steps, max_policy_lag=0, evaluation=evaluation
+    )
+    return Experiment(env, agent, network, run)
+
+
+def _image_settings() -> PPOConfig:
+    return PPOConfig(
+        learning_rate=2.5e-4,
+        learning_rate_schedule="linear",
+        clip_epsilon=0.1,
+        normalization=NormalizationConfig(rewards=True),
+    )
+
+
+def _vector_settings(normalization: NormalizationConfig, is_continuous: bool) -> PPOConfig:
+    return PPOConfig(
+        learning_rate=3e-4,
+        learning_rate_schedule="linear",
+        entropy_coef=0.0 if is_continuous else 0.01,
+        num_epochs=10,
+        num_minibatches=32,
+        normalization=normalization,
+    )
+
+
+if __name__ == "__main__":
+    cli(make_experiment)

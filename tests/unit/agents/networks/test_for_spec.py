@@ -1,0 +1,37 @@
+"""The network that experiments on any environment choose."""
+
+import pytest
+
+from agents.networks.config import NetworkConfig
+from agents.networks.for_spec import network_for
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+
+VECTOR = NetworkConfig(hidden_sizes=(7,), activation="silu", core="lstm")
+
+
+def torso_of(observation, action_mask=()):
+    return network_for(EnvSpec("Any", observation, DiscreteSpec(2), action_mask=action_mask), VECTOR).torso
+
+
+def test_network_for_vectors_is_the_given_one():
+    assert network_for(EnvSpec("Any", ArraySpec((4,), "float32"), DiscreteSpec(2)), VECTOR) is VECTOR
+
+
+@pytest.mark.parametrize(
+    ("shape", "torso"),
+    [((84, 84, 3), "nature_cnn"), ((4, 36, 36), "nature_cnn"), ((10, 10, 6), "impala_resnet"), ((9, 9), "mlp")],
+)
+def test_network_for_images_depends_on_their_size(shape, torso):
+    assert torso_of(ArraySpec(shape, "uint8")) == torso
+    small = ArraySpec((7, 7, 3), "uint8")
+    assert torso_of({"x": ArraySpec(shape, "uint8"), "y": small}) == "impala_resnet"
+
+
+def test_network_for_images_keeps_the_core():
+    network = network_for(EnvSpec("Any", ArraySpec((84, 84, 3), "uint8"), DiscreteSpec(2)), VECTOR)
+    assert (network.hidden_sizes, network.core) == ((512,), "lstm")
+
+
+def test_network_for_skips_an_action_mask():
+    mask = ArraySpec((2, 2, 2), "int8", 0.0, 1.0)
+    assert torso_of({"mask": mask, "x": ArraySpec((3,), "float32")}, ("mask",)) == "mlp"
