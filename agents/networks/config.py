@@ -1,14 +1,23 @@
 """Configuration of a network: plain data for command lines, configuration files and checkpoints."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from envpool_bridge.errors import UserError
 
 Torso = Literal["mlp", "nature_cnn", "impala_resnet", "entities"]
 IMAGE_TORSOS: tuple[Torso, ...] = ("nature_cnn", "impala_resnet")
-Activation = Literal["tanh", "relu", "silu"]
+Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 CoreName = Literal["none", "lstm", "gru", "gtrxl"]
+DTypeName = Literal["float32", "bfloat16"]
+
+
+class LayerOptions(NamedTuple):
+    """Options of all layers of a torso; `NetworkConfig` describes them."""
+
+    activation: Activation
+    layer_norm: bool = False
+    dtype: DTypeName = "float32"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +29,9 @@ class NetworkConfig:
             "entities" (attention, Baker et al. 2020) for sets of entities.
         hidden_sizes: Sizes of the dense layers of the MLP, or after the convolutions. The first is also the size of an entity.
         activation: Activation of the dense layers.
+        layer_norm: Normalize the outputs of each dense layer before its activation (Ba et al. 2016, arXiv:1607.06450).
+        dtype: Type in which torsos and cores compute. Parameters, recurrent states and outputs are float32 in any case.
+        remat: Compute the torso's intermediate results again in the gradient instead of keeping them: less memory, more time.
         shared_torso: Use one torso for policy and value; None shares it for images only.
         squash: Squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
         initial_log_std: Initial logarithm of the standard deviation of continuous actions, in action units. With `squash`, in
@@ -36,6 +48,9 @@ class NetworkConfig:
     torso: Torso = "mlp"
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Activation = "tanh"
+    layer_norm: bool = False
+    dtype: DTypeName = "float32"
+    remat: bool = False
     shared_torso: bool | None = None
     squash: bool = False
     initial_log_std: float = 0.0
@@ -55,10 +70,17 @@ class NetworkConfig:
         for name in ("core_size", "core_layers", "core_heads", "core_memory", "entity_heads"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
+        if self.dtype not in get_args(DTypeName):
+            raise UserError(f"dtype must be one of {', '.join(get_args(DTypeName))}: got {self.dtype!r}")
         if self.core == "gtrxl":
             _validate_heads("core_heads", self.core_heads, "core_size", self.core_size)
         if self.torso == "entities":
             _validate_heads("entity_heads", self.entity_heads, "hidden_sizes[0]", self.hidden_sizes[0])
+
+    @property
+    def layers(self) -> LayerOptions:
+        """Returns the options of the torso's layers."""
+        return LayerOptions(self.activation, self.layer_norm, self.dtype)
 
     @property
     def shares_torso(self) -> bool:

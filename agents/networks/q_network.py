@@ -71,8 +71,7 @@ class _Features(nn.Module):
     @nn.compact
     def __call__(self, inputs: Any) -> Array:
         if self.cut and not isinstance(inputs, dict) and self.config.torso in TORSOS:
-            torso = TORSOS[self.config.torso]
-            return torso(self.config.hidden_sizes[:-1], self.config.activation, name="torso")(inputs)
+            return apply_torso(self.config, self.images, inputs, self.config.hidden_sizes[:-1])
         return apply_torso(self.config, self.images, inputs)
 
 
@@ -93,7 +92,7 @@ def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> Q
         num_actions,
         options.num_outputs,
         config.hidden_sizes[-1],
-        config.activation,
+        config.layers,
         options.dueling,
         options.noisy_sigma,
     )

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import AgentState, Array
+from agents.networks.config import DTypeName
 from agents.networks.torsos.attention import masked_softmax, merge_heads, split_heads
 
 GATE_BIAS = 2.0
@@ -19,17 +20,23 @@ _LONGEST_WAVE = 10_000.0
 
 
 class GRUGate(nn.Module):
-    """Gate in place of x + y for a submodule's output y: [..., H]. Source: Parisotto et al. 2019, section 3.2, "GRU"."""
+    """Gate in place of x + y for a submodule's output y: [..., H]. Source: Parisotto et al. 2019, section 3.2, "GRU".
+
+    Attributes:
+        dtype: Type of the matrix products.
+    """
+
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, x: Array, y: Array) -> Array:
         """Returns (1 - z) x + z tanh(W_g y + U_g (r x)), with r = sigmoid(W_r y + U_r x), z = sigmoid(W_z y + U_z x - b_g)."""
         size = x.shape[-1]
         bias = self.param("bias", nn.initializers.constant(GATE_BIAS), (size,), jnp.float32)
-        y_r, y_z, y_g = jnp.split(nn.Dense(3 * size, use_bias=False, name="w_rzg")(y), 3, axis=-1)
-        x_r, x_z = jnp.split(nn.Dense(2 * size, use_bias=False, name="u_rz")(x), 2, axis=-1)
+        y_r, y_z, y_g = jnp.split(nn.Dense(3 * size, use_bias=False, dtype=self.dtype, name="w_rzg")(y), 3, axis=-1)
+        x_r, x_z = jnp.split(nn.Dense(2 * size, use_bias=False, dtype=self.dtype, name="u_rz")(x), 2, axis=-1)
         reset, update = nn.sigmoid(y_r + x_r), nn.sigmoid(y_z + x_z - bias)
-        candidate = jnp.tanh(y_g + nn.Dense(size, use_bias=False, name="u_g")(reset * x))
+        candidate = jnp.tanh(y_g + nn.Dense(size, use_bias=False, dtype=self.dtype, name="u_g")(reset * x))
         return (1.0 - update) * x + update * candidate
 
 
@@ -38,20 +45,24 @@ class GTrXLLayer(nn.Module):
 
     Attributes:
         num_heads: Number of attention heads; divides H.
+        dtype: Type of the matrix products; sums along the layers are float32.
     """
 
     num_heads: int
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, x: Array, memory: Array, visible: Array) -> Array:
         """Applies the layer to x [B, T, H], memory [B, M, H] of its inputs, and visible [B, T, M + T] bool."""
         size, num_memory = x.shape[-1], memory.shape[1]
         positions = nn.LayerNorm(name="attention_norm")(jnp.concatenate([memory, x], axis=1))
-        attended = WindowAttention(self.num_heads, name="attention")(positions[:, num_memory:], positions, visible)
-        x = GRUGate(name="attention_gate")(x, nn.relu(attended))
-        hidden = nn.Dense(_WIDENING * size, name="wide")(nn.LayerNorm(name="dense_norm")(x))
-        narrow = nn.Dense(size, name="narrow")(nn.relu(hidden))
-        return GRUGate(name="dense_gate")(x, nn.relu(narrow))
+        attended = WindowAttention(self.num_heads, self.dtype, name="attention")(
+            positions[:, num_memory:], positions, visible
+        )
+        x = GRUGate(self.dtype, name="attention_gate")(x, nn.relu(attended))
+        hidden = nn.Dense(_WIDENING * size, dtype=self.dtype, name="wide")(nn.LayerNorm(name="dense_norm")(x))
+        narrow = nn.Dense(size, dtype=self.dtype, name="narrow")(nn.relu(hidden))
+        return GRUGate(self.dtype, name="dense_gate")(x, nn.relu(narrow))
 
 
 class GTrXL(nn.Module):
@@ -61,11 +72,13 @@ class GTrXL(nn.Module):
         size: H, size of the model and of the outputs.
         num_layers: Number of layers.
         num_heads: Number of attention heads; divides `size`.
+        dtype: Type of the matrix products.
     """
 
     size: int
     num_layers: int
     num_heads: int
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, features: Array, state: AgentState, is_first: Array) -> tuple[Array, AgentState]:
@@ -78,11 +91,11 @@ class GTrXL(nn.Module):
         """
         state = jax.lax.stop_gradient(state)
         visible = visible_steps(state["filled"], is_first, state["memory"].shape[2])
-        x = jnp.swapaxes(nn.Dense(self.size, name="input")(features), 0, 1)
+        x = jnp.swapaxes(nn.Dense(self.size, dtype=self.dtype, name="input")(features), 0, 1).astype(jnp.float32)
         inputs: list[Array] = []
         for number in range(self.num_layers):
             inputs.append(x)
-            x = GTrXLLayer(self.num_heads, name=f"layer_{number}")(x, state["memory"][:, number], visible)
+            x = GTrXLLayer(self.num_heads, self.dtype, name=f"layer_{number}")(x, state["memory"][:, number], visible)
         return jnp.swapaxes(x, 0, 1), update_memory(state, jnp.stack(inputs, axis=1), is_first)
 
 
@@ -121,9 +134,11 @@ class WindowAttention(nn.Module):
 
     Attributes:
         num_heads: Number of heads; divides H.
+        dtype: Type of the matrix products.
     """
 
     num_heads: int
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, steps: Array, positions: Array, visible: Array) -> Array:
@@ -138,17 +153,20 @@ class WindowAttention(nn.Module):
         num_memory = positions.shape[1] - steps.shape[1]
 
         def project(name: str, x: Array) -> Array:
-            return split_heads(nn.Dense(size, use_bias=False, name=name)(x), self.num_heads)
+            return split_heads(nn.Dense(size, use_bias=False, dtype=self.dtype, name=name)(x), self.num_heads)
 
         query, key, value = project("query", steps), project("key", positions), project("value", positions)
         relative = project("relative", jnp.asarray(sinusoids(np.arange(num_memory, -1, -1), size)))
         zeros, shape = nn.initializers.zeros_init(), query.shape[2:]
-        by_content = jnp.einsum("bthd,bkhd->bhtk", query + self.param("content_bias", zeros, shape), key)
-        by_distance = jnp.einsum("bthd,jhd->bhtj", query + self.param("distance_bias", zeros, shape), relative)
+        content_bias, distance_bias = (
+            self.param(name, zeros, shape).astype(query.dtype) for name in ("content_bias", "distance_bias")
+        )
+        by_content = jnp.einsum("bthd,bkhd->bhtk", query + content_bias, key)
+        by_distance = jnp.einsum("bthd,jhd->bhtj", query + distance_bias, relative)
         scores = (by_content + shift_to_positions(by_distance)) / (size // self.num_heads) ** 0.5
-        weights = masked_softmax(scores, visible[:, None])
+        weights = masked_softmax(scores.astype(jnp.float32), visible[:, None]).astype(value.dtype)
         attended = merge_heads(jnp.einsum("bhtk,bkhd->bthd", weights, value))
-        return nn.Dense(size, use_bias=False, name="output")(attended)
+        return nn.Dense(size, use_bias=False, dtype=self.dtype, name="output")(attended)
 
 
 def init_memory(num_rows: int, num_layers: int, num_memory: int, size: int) -> AgentState:

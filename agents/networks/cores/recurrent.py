@@ -89,7 +89,7 @@ def _lstm(config: NetworkConfig) -> Core:
 
     State: (cell [B, H], hidden [B, H]).
     """
-    return _cell_core(nn.OptimizedLSTMCell(config.core_size), config.core_size, 2)
+    return _cell_core(nn.OptimizedLSTMCell(config.core_size, dtype=config.dtype), config.core_size, 2)
 
 
 def _gru(config: NetworkConfig) -> Core:
@@ -97,7 +97,7 @@ def _gru(config: NetworkConfig) -> Core:
 
     State: hidden [B, H].
     """
-    return _cell_core(nn.GRUCell(config.core_size), config.core_size, 1)
+    return _cell_core(nn.GRUCell(config.core_size, dtype=config.dtype), config.core_size, 1)
 
 
 def _gtrxl(config: NetworkConfig) -> Core:
@@ -106,7 +106,7 @@ def _gtrxl(config: NetworkConfig) -> Core:
     def initial_state(num_rows: int) -> AgentState:
         return init_memory(num_rows, config.core_layers, config.core_memory, config.core_size)
 
-    module = GTrXL(config.core_size, config.core_layers, config.core_heads)
+    module = GTrXL(config.core_size, config.core_layers, config.core_heads, config.dtype)
     return _module_core(module, initial_state, config.core_size)
 
 

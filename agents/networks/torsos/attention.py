@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.networks.config import DTypeName
 
 _HIDDEN_SCORE = -1e9  # its softmax weight is exactly 0 next to any visible score
 
@@ -40,18 +41,21 @@ class ResidualSelfAttention(nn.Module):
 
     Attributes:
         num_heads: Number of heads; divides H.
+        dtype: Type of the computation, except sums and the softmax.
     """
 
     num_heads: int
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, x: Array, visible: Array) -> Array:
         """Returns [..., K, H]; outputs of hidden members are undefined."""
         size = x.shape[-1]
         query, key, value = (
-            split_heads(nn.Dense(size, name=name)(x), self.num_heads) for name in ("query", "key", "value")
+            split_heads(nn.Dense(size, dtype=self.dtype, name=name)(x), self.num_heads)
+            for name in ("query", "key", "value")
         )
         scores = jnp.einsum("...qhd,...khd->...hqk", query, key) / (size // self.num_heads) ** 0.5
-        weights = masked_softmax(scores, visible[..., None, None, :])
+        weights = masked_softmax(scores.astype(jnp.float32), visible[..., None, None, :]).astype(value.dtype)
         attended = merge_heads(jnp.einsum("...hqk,...khd->...qhd", weights, value))
-        return nn.LayerNorm(name="norm")(x + nn.Dense(size, name="output")(attended))
+        return nn.LayerNorm(name="norm")(x + nn.Dense(size, dtype=self.dtype, name="output")(attended))

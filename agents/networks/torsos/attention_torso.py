@@ -10,9 +10,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.networks.config import LayerOptions
 from agents.networks.torsos.attention import ResidualSelfAttention, masked_mean
 from agents.networks.torsos.entity_sets import EntitySet
-from agents.networks.torsos.mlp import ACTIVATIONS, MLP
+from agents.networks.torsos.mlp import MLP, activate
 from agents.networks.torsos.named_dense import NamedDense
 
 _POOLED = "~entities"  # no leaf has this name: `path_name` writes "~" as "~0"
@@ -26,27 +27,28 @@ class EntityTorso(nn.Module):
 
     Attributes:
         hidden_sizes: Sizes of the dense layers; the first is also the size of an entity.
-        activation: Activation of the dense layers.
+        layers: Options of the dense layers.
         num_heads: Number of attention heads; divides `hidden_sizes[0]`.
     """
 
     hidden_sizes: Sequence[int]
-    activation: str
+    layers: LayerOptions
     num_heads: int
 
     @nn.compact
     def __call__(self, inputs: dict[str, Any]) -> Array:
-        activation, size = ACTIVATIONS[self.activation], self.hidden_sizes[0]
+        layers, size = self.layers, self.hidden_sizes[0]
         sets: dict[str, EntitySet] = {name: x for name, x in inputs.items() if isinstance(x, EntitySet)}
         others: dict[str, Array] = {name: x for name, x in inputs.items() if name not in sets}
         entities = [
-            NamedDense(size, name=f"entity/{name}")(_entity_inputs(name, sets[name], others)) for name in sorted(sets)
+            NamedDense(size, layers.dtype, name=f"entity/{name}")(_entity_inputs(name, sets[name], others))
+            for name in sorted(sets)
         ]
         visible = jnp.concatenate([sets[name].visible for name in sorted(sets)], axis=-1)
-        x = activation(jnp.concatenate(entities, axis=-2))
-        pooled = masked_mean(ResidualSelfAttention(self.num_heads, name="attention")(x, visible), visible)
-        x = activation(NamedDense(size, name="input")({**others, _POOLED: pooled}))
-        return MLP(self.hidden_sizes[1:], self.activation)(x)
+        x = activate(layers, jnp.concatenate(entities, axis=-2)).astype(jnp.float32)
+        pooled = masked_mean(ResidualSelfAttention(self.num_heads, layers.dtype, name="attention")(x, visible), visible)
+        x = activate(layers, NamedDense(size, layers.dtype, name="input")({**others, _POOLED: pooled}))
+        return MLP(self.hidden_sizes[1:], layers)(x)
 
 
 def _entity_inputs(name: str, entities: EntitySet, others: dict[str, Array]) -> dict[str, Array]:

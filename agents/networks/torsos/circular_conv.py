@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 
 from agents.api import Array
+from agents.networks.config import DTypeName
 from agents.networks.torsos.entity_sets import EntitySet
 from envpool_bridge.errors import UserError
 
@@ -16,28 +17,32 @@ CHANNELS, WIDTH = 9, 3  # as in SRL's code
 
 
 class CircularConvolution(nn.Module):
-    """Convolution of evenly spaced rays [..., N] to [..., N * channels] float32; the last ray is adjacent to the first.
+    """Convolution of evenly spaced rays [..., N] to [..., N * channels]; the last ray is adjacent to the first.
 
     Attributes:
         channels: Output channels for each ray.
         width: Number of rays for one output, odd.
+        dtype: Type of the computation.
     """
 
     channels: int = CHANNELS
     width: int = WIDTH
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, rays: Array) -> Array:
-        x = nn.relu(nn.Conv(self.channels, (self.width,), padding="CIRCULAR", name="convolution")(rays[..., None]))
+        convolution = nn.Conv(self.channels, (self.width,), padding="CIRCULAR", dtype=self.dtype, name="convolution")
+        x = nn.relu(convolution(rays[..., None]))
         return x.reshape((*rays.shape[:-1], rays.shape[-1] * self.channels))
 
 
-def with_circles(names: Sequence[str], inputs: dict[str, Any]) -> dict[str, Any]:
+def with_circles(names: Sequence[str], inputs: dict[str, Any], dtype: DTypeName = "float32") -> dict[str, Any]:
     """Returns encoded leaves by name, those of `names` convolved. A calling module gets submodules "circle/NAME".
 
     Args:
         names: Names of leaves of rays.
         inputs: Result of `ObservationInputs.encode`.
+        dtype: Type of the computation.
 
     Raises:
         UserError: There is no such leaf, or it is a set of entities.
@@ -48,5 +53,5 @@ def with_circles(names: Sequence[str], inputs: dict[str, Any]) -> dict[str, Any]
             raise UserError(
                 f"expected circular to name leaves that are vectors of rays, got {name!r}: the vectors are {vectors}"
             )
-    convolved = {name: CircularConvolution(name=f"circle/{name}")(inputs[name]) for name in names}
+    convolved = {name: CircularConvolution(dtype=dtype, name=f"circle/{name}")(inputs[name]) for name in names}
     return {**inputs, **convolved}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 
 from agents.api import Array
+from agents.networks.config import DTypeName, LayerOptions
 from agents.networks.torsos.mlp import MLP
 from agents.networks.torsos.strided_conv import channels_last_unit, flatten_image
 
@@ -14,14 +15,16 @@ class ResidualBlock(nn.Module):
 
     Attributes:
         features: C.
+        dtype: Type of the computation.
     """
 
     features: int
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        y = nn.Conv(self.features, (3, 3))(nn.relu(x))
-        return x + nn.Conv(self.features, (3, 3))(nn.relu(y))
+        y = nn.Conv(self.features, (3, 3), dtype=self.dtype)(nn.relu(x))
+        return x + nn.Conv(self.features, (3, 3), dtype=self.dtype)(nn.relu(y))
 
 
 class ImpalaResNet(nn.Module):
@@ -29,18 +32,18 @@ class ImpalaResNet(nn.Module):
 
     Attributes:
         hidden_sizes: Sizes of the final dense layers; (256,) in the paper.
-        activation: Activation of the dense layers.
+        layers: Options of the layers; the activation and the norm are those of the dense layers.
         channels: Channels of the sections.
     """
 
     hidden_sizes: Sequence[int] = (256,)
-    activation: str = "relu"
+    layers: LayerOptions = LayerOptions("relu")
     channels: Sequence[int] = (16, 32, 32)
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        x = channels_last_unit(image)
+        x, dtype = channels_last_unit(image), self.layers.dtype
         for features in self.channels:
-            x = nn.max_pool(nn.Conv(features, (3, 3))(x), (3, 3), (2, 2), "SAME")
-            x = ResidualBlock(features)(ResidualBlock(features)(x))
-        return MLP(self.hidden_sizes, self.activation)(flatten_image(nn.relu(x)))
+            x = nn.max_pool(nn.Conv(features, (3, 3), dtype=dtype)(x), (3, 3), (2, 2), "SAME")
+            x = ResidualBlock(features, dtype)(ResidualBlock(features, dtype)(x))
+        return MLP(self.hidden_sizes, self.layers)(flatten_image(nn.relu(x)))

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.networks.config import DTypeName
 
 
 class NamedDense(nn.Module):
@@ -15,9 +16,11 @@ class NamedDense(nn.Module):
 
     Attributes:
         features: Size of the output.
+        dtype: Type of the computation.
     """
 
     features: int
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, inputs: dict[str, Array]) -> Array:
@@ -29,8 +32,8 @@ class NamedDense(nn.Module):
         for index, name in enumerate(names):
             groups.setdefault(inputs[name].shape[:-1], []).append(index)
         outputs = [
-            jnp.concatenate([inputs[names[index]] for index in indices], axis=-1)
-            @ jnp.concatenate([kernels[index] for index in indices])
+            jnp.concatenate([inputs[names[index]] for index in indices], axis=-1).astype(self.dtype)
+            @ jnp.concatenate([kernels[index] for index in indices]).astype(self.dtype)
             for indices in groups.values()
         ]
-        return sum(outputs[1:], outputs[0]) + bias
+        return sum(outputs[1:], outputs[0]) + bias.astype(self.dtype)

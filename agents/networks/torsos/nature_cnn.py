@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 
 from agents.api import Array
+from agents.networks.config import LayerOptions
 from agents.networks.torsos.mlp import MLP
 from agents.networks.torsos.strided_conv import StridedConv, channels_last_unit, flatten_image
 
@@ -14,15 +15,15 @@ class NatureCNN(nn.Module):
 
     Attributes:
         hidden_sizes: Sizes of the dense layers after the convolutions; (512,) in the paper.
-        activation: Activation of the dense layers.
+        layers: Options of the layers; the activation and the norm are those of the dense layers.
     """
 
     hidden_sizes: Sequence[int] = (512,)
-    activation: str = "relu"
+    layers: LayerOptions = LayerOptions("relu")
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
         x = channels_last_unit(image)
         for features, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.relu(StridedConv(features, kernel, stride)(x))
-        return MLP(self.hidden_sizes, self.activation)(flatten_image(x))
+            x = nn.relu(StridedConv(features, kernel, stride, self.layers.dtype)(x))
+        return MLP(self.hidden_sizes, self.layers)(flatten_image(x))

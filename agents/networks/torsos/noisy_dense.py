@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.networks.config import DTypeName
 
 
 class NoisyDense(nn.Module):
@@ -13,10 +14,12 @@ class NoisyDense(nn.Module):
     Attributes:
         features: Size of the output.
         sigma: sigma_0 of the paper: initial deviations are sigma / sqrt(inputs).
+        dtype: Type of the computation.
     """
 
     features: int
     sigma: float = 0.5
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, x: Array, keys: Array | None) -> Array:
@@ -38,10 +41,13 @@ class NoisyDense(nn.Module):
         bias = self.param("bias", mean, (self.features,))
         kernel_deviation = self.param("kernel_deviation", deviation, (size, self.features), jnp.float32)
         bias_deviation = self.param("bias_deviation", deviation, (self.features,), jnp.float32)
+        trained = (kernel, bias, kernel_deviation, bias_deviation)
+        x, kernel, bias, kernel_deviation, bias_deviation = (value.astype(self.dtype) for value in (x, *trained))
         y = x @ kernel + bias
         if keys is None:
             return y
-        inward, outward = scaled_noise(keys, 0, size), scaled_noise(keys, 1, self.features)
+        noise = scaled_noise(keys, 0, size), scaled_noise(keys, 1, self.features)
+        inward, outward = (value.astype(self.dtype) for value in noise)
         # Multiplied from both sides, so noise of each row needs no matrix of each row.
         return y + ((x * inward) @ kernel_deviation) * outward + bias_deviation * outward
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.networks.config import DTypeName
 from envpool_bridge.errors import UserError
 
 
@@ -37,11 +38,13 @@ class StridedConv(nn.Module):
         features: F, output channels.
         kernel_size: K.
         stride: Stride; divides K.
+        dtype: Type of the computation.
     """
 
     features: int
     kernel_size: int
     stride: int
+    dtype: DTypeName = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -49,6 +52,7 @@ class StridedConv(nn.Module):
         shape = (self.kernel_size, self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", nn.initializers.orthogonal(2**0.5), shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
+        x, kernel, bias = (value.astype(self.dtype) for value in (x, kernel, bias))
         return strided_conv(x, kernel, self.stride) + bias
 
 

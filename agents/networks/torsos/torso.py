@@ -3,6 +3,7 @@
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from agents.api import Array
 from agents.networks.config import NetworkConfig
@@ -10,7 +11,7 @@ from agents.networks.torsos.attention_torso import EntityTorso
 from agents.networks.torsos.circular_conv import with_circles
 from agents.networks.torsos.entity_sets import EntitySet
 from agents.networks.torsos.impala_resnet import ImpalaResNet
-from agents.networks.torsos.mlp import ACTIVATIONS, MLP
+from agents.networks.torsos.mlp import MLP, activate
 from agents.networks.torsos.named_dense import NamedDense
 from agents.networks.torsos.nature_cnn import NatureCNN
 
@@ -18,23 +19,36 @@ TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": 
 """Torsos of one array."""
 
 
-def apply_torso(config: NetworkConfig, images: tuple[str, ...], x: Any) -> Array:
-    """Returns features [..., hidden_sizes[-1]]. A calling module gets the submodule "torso".
+def apply_torso(
+    config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_sizes: tuple[int, ...] | None = None
+) -> Array:
+    """Returns features [..., hidden_sizes[-1]] float32. A calling module gets the submodule "torso".
 
     Args:
         config: Configuration of the network.
         images: Names of the image leaves.
         x: Result of `ObservationInputs.encode`.
+        hidden_sizes: Sizes of the dense layers of a torso of one array; None: those of the configuration.
     """
     if isinstance(x, EntitySet):
         x = {"": x}
     if config.circular:
-        x = with_circles(config.circular, x if isinstance(x, dict) else {"": x})
+        x = with_circles(config.circular, x if isinstance(x, dict) else {"": x}, config.dtype)
+    torso = _make_torso(config, images, x, config.hidden_sizes if hidden_sizes is None else hidden_sizes)
+    apply = nn.remat(_call) if config.remat else _call
+    return apply(torso, x).astype(jnp.float32)
+
+
+def _call(torso: nn.Module, x: Any) -> Array:
+    return torso(x)
+
+
+def _make_torso(config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_sizes: tuple[int, ...]) -> nn.Module:
     if isinstance(x, dict) and any(isinstance(leaf, EntitySet) for leaf in x.values()):
-        return EntityTorso(config.hidden_sizes, config.activation, config.entity_heads, name="torso")(x)
+        return EntityTorso(config.hidden_sizes, config.layers, config.entity_heads, name="torso")
     if isinstance(x, dict):
-        return NamedTorso(config, images, name="torso")(x)
-    return TORSOS[config.torso](config.hidden_sizes, config.activation, name="torso")(x)
+        return NamedTorso(config, images, name="torso")
+    return TORSOS[config.torso](hidden_sizes, config.layers, name="torso")
 
 
 class NamedTorso(nn.Module):
@@ -53,7 +67,7 @@ class NamedTorso(nn.Module):
         config, encoded = self.config, dict(inputs)
         for name in self.images:
             # Without dense layers: those follow the concatenation.
-            convolutions = TORSOS[config.torso]((), config.activation, name=f"image/{name}")
+            convolutions = TORSOS[config.torso]((), config.layers, name=f"image/{name}")
             encoded[name] = convolutions(encoded[name])
-        x = ACTIVATIONS[config.activation](NamedDense(config.hidden_sizes[0], name="input")(encoded))
-        return MLP(config.hidden_sizes[1:], config.activation)(x)
+        x = activate(config.layers, NamedDense(config.hidden_sizes[0], config.dtype, name="input")(encoded))
+        return MLP(config.hidden_sizes[1:], config.layers)(x)
