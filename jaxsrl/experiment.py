@@ -151,7 +151,8 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     module = import_file(path, "experiment")
-    experiment: Any = getattr(module, "EXPERIMENT", None) or getattr(module, "make_experiment", None)
+    make_experiment: MakeExperiment | None = getattr(module, "make_experiment", None)
+    experiment: Experiment | MakeExperiment | None = getattr(module, "EXPERIMENT", make_experiment)
     if not (isinstance(experiment, Experiment) or callable(experiment)):
         raise UserError(
             f"{path} has no EXPERIMENT: expected EXPERIMENT = Experiment(...), as in the files of experiments/"
