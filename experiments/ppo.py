@@ -1,5 +1,7 @@
 """PPO on any environment: --env.id ID. Settings are those of images, of continuous actions or of neither (Schulman et al. 2017)."""
 
+import dataclasses
+
 from agents.networks.config import IMAGE_TORSOS
 from agents.networks.for_spec import network_for
 from agents.ppo import PPOConfig
@@ -14,14 +16,12 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
     spec = make_env(env).spec()
     network = network_for(spec, NetworkConfig(hidden_sizes=(64, 64)))
     if network.torso in IMAGE_TORSOS:
-        agent, num_envs, total_env_steps = _image_settings(), 16, 10_000_000
+        agent, run = _image_settings(), RunConfig(num_envs=16, rollout_length=128, total_env_steps=10_000_000)
     else:
         normalization = NormalizationConfig(observations=has_floats(spec.observation), rewards=True)
-        agent, num_envs, total_env_steps = _vector_settings(normalization, has_floats(spec.action)), 16, 1_000_000
-    evaluation = EvaluationConfig(episodes=20)
-    run = RunConfig(
-        num_envs=num_envs, rollout_length=128, total_env_steps=total_env_steps, max_policy_lag=0, evaluation=evaluation
-    )
+        agent = _vector_settings(normalization, has_floats(spec.action))
+        run = RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000)
+    run = dataclasses.replace(run, max_policy_lag=0, evaluation=EvaluationConfig(episodes=20))
     return Experiment(env, agent, network, run)
 
 
