@@ -11,7 +11,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.import_file import import_file
 from jaxsrl.plan.plan import Plan
-from jaxsrl.plan.policies import PLANS, DistributionPolicy
+from jaxsrl.plan.policies import PLANS, MakePlan
 
 _HOW = 'your own plan is "path/to/file.py:function" or "module:function"'
 
@@ -35,8 +35,8 @@ def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
     return load_plan(config.plan)(config, Resources.detect() if resources is None else resources)
 
 
-def load_plan(name: str) -> DistributionPolicy:
-    """Returns the distribution policy named `name`. The result of a user's own is checked to be a Plan at each call.
+def load_plan(name: str) -> MakePlan:
+    """Returns the function that makes the plan named `name`. The result of a user's own is checked to be a Plan at each call.
 
     Examples:
         >>> plan = load_plan("serial")(RunConfig(num_envs=8), Resources(num_cores=2, platform="cpu", num_devices=1))
@@ -108,7 +108,7 @@ def _find(name: str, module: ModuleType, function: str) -> Callable[..., object]
     return make
 
 
-def _checked(name: str, make: Callable[..., object]) -> DistributionPolicy:
+def _checked(name: str, make: Callable[..., object]) -> MakePlan:
     def checked(run: RunConfig, resources: Resources) -> Plan:
         plan = make(run, resources)
         if not isinstance(plan, Plan):

@@ -22,7 +22,7 @@ from jaxsrl.plan.fragment import (
 )
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
-DistributionPolicy = Callable[[RunConfig, Resources], Plan]
+MakePlan = Callable[[RunConfig, Resources], Plan]
 
 REPLAY = "replay"
 """Name of the replay fragment."""
@@ -229,7 +229,7 @@ def distributed_replay(run: RunConfig, resources: Resources) -> Plan:
     )
 
 
-PLANS: dict[str, DistributionPolicy] = {
+PLANS: dict[str, MakePlan] = {
     "serial": serial,
     "single_learner_coarse": single_learner_coarse,
     "single_learner_fine": single_learner_fine,
