@@ -8,7 +8,7 @@ import jax
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.distributions import Distribution
 from agents.networks.branch import Branch, HeadSize, make_branch
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, validate_critic_sizes
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import PolicyHead, make_policy_head
 from envpool_bridge.errors import UserError
@@ -75,6 +75,8 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     critic_inputs = make_inputs(spec, config.torso)
     actor_inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, critic_inputs)
+    if config.shares_torso:
+        validate_critic_sizes(config, "policy and value share one; use shared_torso=False")
     if config.shares_torso and actor_inputs != critic_inputs:
         name = shown_path("observation", spec.critic_only)
         raise UserError(f"{spec.env_id}: only the value may see {name}: give it its own torso (shared_torso=False)")
@@ -84,7 +86,7 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
         trunk = _shared_torso(make_branch(config, actor_inputs, {"policy": policy, "value": value}))
     else:
         actor = make_branch(config, actor_inputs, {"head": policy})
-        trunk = separate_torsos(actor, make_branch(config, critic_inputs, {"head": value}))
+        trunk = separate_torsos(actor, make_branch(config.critic, critic_inputs, {"head": value}))
     return bind_head(head, trunk, is_recurrent=config.core != "none")
 
 

@@ -64,7 +64,7 @@ def make_coma_networks(config: NetworkConfig, spec: EnvSpec) -> ComaNetworks:
     actor = make_branch(config, actor_inputs, {"head": HeadSize(head.num_outputs, 0.01)})
     critic_inputs = make_inputs(critic_spec, config.torso)
     critic = make_branch(
-        dataclasses.replace(config, core="none"), critic_inputs, {"head": HeadSize(head.num_outputs, 1.0)}
+        dataclasses.replace(config.critic, core="none"), critic_inputs, {"head": HeadSize(head.num_outputs, 1.0)}
     )
 
     def init(key: Array) -> Params:

@@ -10,6 +10,11 @@ IMAGE_TORSOS: tuple[Torso, ...] = ("nature_cnn", "impala_resnet")
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 CoreName = Literal["none", "lstm", "gru", "gtrxl"]
 DTypeName = Literal["float32", "bfloat16"]
+LogStd = Literal["parameter", "state"]
+
+
+POLICY_LOG_STD_RANGE = (-5.0, 2.0)
+"""Range of log standard deviations that depend on the state: a vanishing one makes log-probabilities and their ratios explode."""
 
 
 class LayerOptions(NamedTuple):
@@ -28,6 +33,7 @@ class NetworkConfig:
         torso: Encoder: "mlp" for vectors, "nature_cnn" (Mnih et al. 2015) or "impala_resnet" (Espeholt et al. 2018) for images,
             "entities" (attention, Baker et al. 2020) for sets of entities.
         hidden_sizes: Sizes of the dense layers of the MLP, or after the convolutions. The first is also the size of an entity.
+        critic_hidden_sizes: The same of critics, and of the value of an actor-critic with separate torsos; None: `hidden_sizes`.
         activation: Activation of the dense layers.
         layer_norm: Normalize the outputs of each dense layer before its activation (Ba et al. 2016, arXiv:1607.06450).
         dtype: Type in which torsos and cores compute. Parameters, recurrent states and outputs are float32 in any case.
@@ -36,6 +42,8 @@ class NetworkConfig:
         squash: Squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
         initial_log_std: Initial logarithm of the standard deviation of continuous actions, in action units. With `squash`, in
             units of the Gaussian before squashing.
+        log_std: The standard deviation of continuous actions of on-policy algorithms: a "parameter" that all states share, or
+            an output for each "state", `initial_log_std` plus that of a linear layer, clipped to `POLICY_LOG_STD_RANGE`.
         core: Recurrent core between torso and heads: "none", "lstm", "gru" or "gtrxl" (Parisotto et al. 2019).
         core_size: Number of outputs of the core.
         core_layers: Number of layers of "gtrxl".
@@ -47,6 +55,7 @@ class NetworkConfig:
 
     torso: Torso = "mlp"
     hidden_sizes: tuple[int, ...] = (64, 64)
+    critic_hidden_sizes: tuple[int, ...] | None = None
     activation: Activation = "tanh"
     layer_norm: bool = False
     dtype: DTypeName = "float32"
@@ -54,6 +63,7 @@ class NetworkConfig:
     shared_torso: bool | None = None
     squash: bool = False
     initial_log_std: float = 0.0
+    log_std: LogStd = "parameter"
     core: CoreName = "none"
     core_size: int = 128
     core_layers: int = 2
@@ -65,22 +75,41 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         object.__setattr__(self, "circular", tuple(self.circular))
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise UserError(f"hidden_sizes must be positive and at least one: got {self.hidden_sizes}")
+        if self.critic_hidden_sizes is not None:
+            object.__setattr__(self, "critic_hidden_sizes", tuple(self.critic_hidden_sizes))
+        for name in ("hidden_sizes", "critic_hidden_sizes"):
+            self._validate_sizes(name, getattr(self, name))
         for name in ("core_size", "core_layers", "core_heads", "core_memory", "entity_heads"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be positive: got {getattr(self, name)}")
-        if self.dtype not in get_args(DTypeName):
-            raise UserError(f"dtype must be one of {', '.join(get_args(DTypeName))}: got {self.dtype!r}")
+        for name, allowed in (("dtype", get_args(DTypeName)), ("log_std", get_args(LogStd))):
+            if getattr(self, name) not in allowed:
+                raise UserError(f"{name} must be one of {', '.join(allowed)}: got {getattr(self, name)!r}")
+        if self.log_std == "state" and not POLICY_LOG_STD_RANGE[0] <= self.initial_log_std <= POLICY_LOG_STD_RANGE[1]:
+            raise UserError(
+                f"initial_log_std must lie in {list(POLICY_LOG_STD_RANGE)} with log_std='state': got {self.initial_log_std}"
+            )
         if self.core == "gtrxl":
             _validate_heads("core_heads", self.core_heads, "core_size", self.core_size)
+
+    def _validate_sizes(self, name: str, sizes: tuple[int, ...] | None) -> None:
+        if sizes is None:
+            return
+        if not sizes or min(sizes) < 1:
+            raise UserError(f"{name} must be positive and at least one: got {sizes}")
         if self.torso == "entities":
-            _validate_heads("entity_heads", self.entity_heads, "hidden_sizes[0]", self.hidden_sizes[0])
+            _validate_heads("entity_heads", self.entity_heads, f"{name}[0]", sizes[0])
 
     @property
     def layers(self) -> LayerOptions:
         """Returns the options of the torso's layers."""
         return LayerOptions(self.activation, self.layer_norm, self.dtype)
+
+    @property
+    def critic(self) -> "NetworkConfig":
+        """Returns the configuration of a critic's own network."""
+        sizes = self.critic_hidden_sizes
+        return self if sizes is None else dataclasses.replace(self, hidden_sizes=sizes, critic_hidden_sizes=None)
 
     @property
     def shares_torso(self) -> bool:
@@ -94,6 +123,15 @@ def _validate_heads(heads_name: str, num_heads: int, size_name: str, size: int) 
         near = f"{down} or {down + num_heads}" if down else f"{num_heads}"
         raise UserError(
             f"{heads_name} must divide {size_name}: got {num_heads} and {size}; use a {size_name} of {near}"
+        )
+
+
+def validate_critic_sizes(network: NetworkConfig, reason: str) -> None:
+    """Raises UserError, which includes `reason`, if the configuration has sizes of a critic."""
+    if network.critic_hidden_sizes is not None:
+        raise UserError(
+            f"critic_hidden_sizes are those of a critic's own torso, but {reason}: expected None, got "
+            f"{network.critic_hidden_sizes}"
         )
 
 

@@ -50,7 +50,7 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_cri
         raise UserError(f"num_critics must be at least 1: got {num_critics}")
     inputs = make_inputs(spec, config.torso)
     validate_torso(spec, inputs)
-    branch = make_branch(config, _with_action(inputs, num_actions), {"head": HeadSize(1, 1.0)})
+    branch = make_branch(config.critic, _with_action(inputs, num_actions), {"head": HeadSize(1, 1.0)})
 
     def init(key: Array) -> Params:
         return jax.vmap(branch.init)(jax.random.split(key, num_critics))

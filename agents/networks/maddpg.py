@@ -54,7 +54,7 @@ def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, sha
     joint = {**state.spec.observation, "actions": ArraySpec((count * size,), "float32")}
     critic_spec = EnvSpec(spec.env_id, joint, spec.action, agents=spec.agents)
     critics = make_team_branch(
-        memoryless_config(config, critic_spec), critic_spec, {"value": HeadSize(1, 1.0)}, shared=shared
+        memoryless_config(config.critic, critic_spec), critic_spec, {"value": HeadSize(1, 1.0)}, shared=shared
     )
     mask = find_mask(spec) if isinstance(spec.action, DiscreteSpec) else None
 

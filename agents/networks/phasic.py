@@ -71,7 +71,7 @@ def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
     validate_torso(spec, critic_inputs)
     head = make_policy_head(config, spec)
     actor = make_branch(config, actor_inputs, {"head": HeadSize(head.num_outputs, 0.01), "auxiliary": HeadSize(1, 1.0)})
-    critic = make_branch(config, critic_inputs, {"head": HeadSize(1, 1.0)})
+    critic = make_branch(config.critic, critic_inputs, {"head": HeadSize(1, 1.0)})
     trunk = separate_torsos(actor, critic)
 
     def outputs(params: Params, observation: Observation) -> PhasicOutputs:

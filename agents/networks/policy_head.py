@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
 from agents.distributions import Distribution, distribution_for, find_mask, leaf_distributions, mask_logits
-from agents.networks.config import NetworkConfig
+from agents.networks.config import POLICY_LOG_STD_RANGE, NetworkConfig
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, is_one_leaf
 from envpool_bridge.spec.tree import items, lookup, path_name
 
@@ -17,7 +17,8 @@ class PolicyHead(NamedTuple):
     """Map from a network's outputs to an action distribution.
 
     Attributes:
-        num_outputs: Number of network outputs: logits of discrete leaves, means of continuous ones, in order.
+        num_outputs: Number of network outputs: logits of discrete leaves, means of continuous ones, in order. Log standard
+            deviations that depend on the state follow the means of their leaf.
         params: Initial parameters of the head: {} or {"log_std": [D]}, by name for a structured action.
         parameters: Maps (params, outputs [..., num_outputs], observation) to the distribution's parameters [..., P].
         distribution: Action distribution.
@@ -32,7 +33,8 @@ class PolicyHead(NamedTuple):
 def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
     """Returns the head for an environment's actions.
 
-    The standard deviation is a parameter that does not depend on the state (Schulman et al. 2017).
+    The standard deviation is a parameter that does not depend on the state (Schulman et al. 2017), or with log_std="state" an
+    output.
 
     Raises:
         UserError: Squashing or the action mask does not fit the actions.
@@ -40,22 +42,26 @@ def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
     actions = list(items(spec.action))
     names = [path_name(path) for path, _ in actions]
     continuous = [isinstance(leaf, ArraySpec) for _, leaf in actions]
+    by_state = config.log_std == "state"
     sizes = [
-        part.num_parameters // 2 if has_std else part.num_parameters
+        part.num_parameters // 2 if has_std and not by_state else part.num_parameters
         for part, has_std in zip(leaf_distributions(spec, config.squash), continuous, strict=True)
     ]
     masked, one_leaf = find_mask(spec), is_one_leaf(spec.action)
     log_stds = {
         name: jnp.full((size,), config.initial_log_std)
         for name, size, has_std in zip(names, sizes, continuous, strict=True)
-        if has_std
+        if has_std and not by_state
     }
     params = {"log_std": log_stds[""] if one_leaf else log_stds} if log_stds else {}
 
     def parameters(params: Params, outputs: Array, observation: Observation) -> Array:
         pieces: list[Array] = []
         for index, (name, output) in enumerate(zip(names, _split(outputs, sizes), strict=True)):
-            if continuous[index]:
+            if continuous[index] and by_state:
+                mean, log_std = jnp.split(output, 2, axis=-1)
+                pieces += [mean, jnp.clip(config.initial_log_std + log_std, *POLICY_LOG_STD_RANGE)]
+            elif continuous[index]:
                 log_std = params["log_std"] if one_leaf else params["log_std"][name]
                 pieces += [output, jnp.broadcast_to(log_std, output.shape)]
             elif masked is not None and masked.action == index:

@@ -256,3 +256,63 @@ def test_activations_are_the_published_functions(activation, expected):
 def test_unknown_dtype_is_rejected():
     with pytest.raises(UserError, match="dtype must be one of float32, bfloat16: got 'float16'"):
         NetworkConfig(dtype="float16")  # pyright: ignore[reportArgumentType]
+
+
+OWN_CRITIC = dataclasses.replace(SIZES, hidden_sizes=(6,), critic_hidden_sizes=(5, 4))
+
+
+@pytest.mark.parametrize("name", ["vector", "gru", "critics", "phasic", "coma", "maddpg_critics"])
+def test_critics_have_their_own_sizes(name):
+    params = jax.eval_shape(NETWORKS[name](OWN_CRITIC).init, jax.random.key(0))
+    actor, critic = (params.get("actor"), params.get("critic", params))
+    assert sorted(hidden_sizes(critic)) == [4, 5]
+    assert actor is None or hidden_sizes(actor) == [6]
+
+
+def hidden_sizes(branch) -> list[int]:
+    """Numbers of outputs of the layers of a torso."""
+    torso = branch.get("torso", branch)["params"]["torso"]
+    return [leaf.shape[-1] for path, leaf in jax.tree_util.tree_leaves_with_path(torso) if path[-1].key == "bias"]
+
+
+@pytest.mark.parametrize("name", ["nature_cnn", "q", "team_values"])
+def test_critic_sizes_without_a_torso_are_rejected(name):
+    with pytest.raises(UserError, match=r"critic_hidden_sizes are those of a critic's own torso, but"):
+        NETWORKS[name](OWN_CRITIC)
+
+
+def test_critic_sizes_are_validated():
+    with pytest.raises(UserError, match="critic_hidden_sizes must be positive"):
+        NetworkConfig(critic_hidden_sizes=())
+    with pytest.raises(UserError, match=r"entity_heads must divide critic_hidden_sizes\[0\]"):
+        NetworkConfig("entities", critic_hidden_sizes=(5,))
+
+
+def test_log_std_by_state_is_an_output():
+    config = NetworkConfig(hidden_sizes=(4,), log_std="state", initial_log_std=-0.5)
+    net, x = make_actor_critic(config, CONTINUOUS), np.random.default_rng(3).normal(size=(6, 3)).astype(np.float32)
+    first = jax.jit(net.policy)(jax.jit(net.init)(jax.random.key(0)), x)
+    np.testing.assert_allclose(first[:, 2:], np.full((6, 2), -0.5), atol=0.05)
+    params = jax.tree.map(lambda leaf: 9.0 * leaf, drawn(net.init))
+    assert set(params) == {"actor", "critic"}
+    layers = params["actor"]["params"]
+    features = np.tanh(x @ layers["torso"]["Dense_0"]["kernel"] + layers["torso"]["Dense_0"]["bias"])
+    outputs = features @ layers["head"]["Dense_0"]["kernel"] + layers["head"]["Dense_0"]["bias"]
+    expected = np.concatenate([outputs[:, :2], np.clip(outputs[:, 2:] - 0.5, -5.0, 2.0)], axis=-1)
+    assert (expected[:, 2:] == -5.0).any()
+    assert (expected[:, 2:] == 2.0).any()
+    np.testing.assert_allclose(jax.jit(net.policy)(params, x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_log_std_by_state_of_structured_actions():
+    action = {"arm": CONTINUOUS.action, "gear": DiscreteSpec(3), "leg": ArraySpec((1,), "float32")}
+    spec = EnvSpec("structured", VECTOR.observation, action)
+    net = make_actor_critic(NetworkConfig(hidden_sizes=(4,), log_std="state", initial_log_std=-1.5), spec)
+    params = jax.tree.map(jnp.zeros_like, drawn(net.init))
+    parameters = jax.jit(net.policy)(params, np.zeros((2, 3), np.float32))
+    np.testing.assert_allclose(parameters, [[0.0, 0.0, -1.5, -1.5, 0.0, 0.0, 0.0, 0.0, -1.5]] * 2)
+
+
+def test_initial_log_std_outside_of_its_range_is_rejected():
+    with pytest.raises(UserError, match=r"initial_log_std must lie in \[-5.0, 2.0\] with log_std='state': got -6"):
+        NetworkConfig(log_std="state", initial_log_std=-6.0)
