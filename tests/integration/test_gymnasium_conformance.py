@@ -26,7 +26,7 @@ _CAST = "actions are cast to the dtype of the space: the test's float64 becomes 
 _NO_SHUTDOWN = (
     "the exception's cause describes every failed row, in place of logged errors; no environment is shut down"
 )
-# docs/environments/pool.md has the same list.
+# docs/environments/pool.md counts them by reason.
 DIFFERENT = {
     **{
         f"test_vector_env::test_partial_reset_failure[Async(shared_memory={shared})]": _OWN_TEXT
