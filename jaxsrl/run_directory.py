@@ -14,7 +14,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import differences
 
-CONFIG, PLAN, LOG, LOCK = "config.json", "plan.json", "log.txt", ".lock"
+CONFIG, PLAN, LOG, LOCK, PROVENANCE = "config.json", "plan.json", "log.txt", ".lock", "provenance.json"
 
 
 class RunDirectory:
@@ -97,6 +97,13 @@ class RunDirectory:
         """Writes the plan, as JSON data."""
         write_json(self.path / PLAN, plan)
 
+    def add_provenance(self, provenance: dict[str, Any]) -> None:
+        """Appends the provenance of this process to those of the run, unless it equals the newest."""
+        path = self.path / PROVENANCE
+        earlier = read_json(path) if path.exists() else []
+        if earlier[-1:] != [provenance]:
+            write_json(path, [*earlier, provenance])
+
     def _changes(self, config: dict[str, Any]) -> list[str]:
         if not (self.path / CONFIG).exists():
             return []
@@ -139,6 +146,9 @@ class NullRunDirectory(RunDirectory):
         pass
 
     def write_plan(self, plan: Any) -> None:
+        pass
+
+    def add_provenance(self, provenance: dict[str, Any]) -> None:
         pass
 
     def log(self, line: str) -> None:

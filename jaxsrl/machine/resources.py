@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +106,15 @@ def count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    """Returns the model of the processor, or its architecture where the system does not name the model."""
+    try:
+        lines = (_PROC / "cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def free_host_bytes() -> int | None:

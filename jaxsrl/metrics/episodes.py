@@ -15,10 +15,12 @@ class EpisodeTracker:
 
     Attributes:
         num_episodes: episodes finished so far.
+        return_sum: sum of their returns.
     """
 
     def __init__(self, num_rows: int, info_fields: Sequence[str] = ()) -> None:
         self.num_episodes = 0
+        self.return_sum = 0.0
         self._fields = tuple(info_fields)
         self._return = np.zeros(num_rows, np.float64)
         self._length = np.zeros(num_rows, np.int64)
@@ -54,11 +56,12 @@ class EpisodeTracker:
         columns += [slot.infos[name][t, rows] for name in self._fields]
         self._recent.extend(tuple(row) for row in np.stack(columns, axis=1).tolist())
         self.num_episodes += len(rows)
+        self.return_sum += float(self._return[rows].sum())
         self._return[rows] = 0.0
         self._length[rows] = 0
 
     def metrics(self) -> dict[str, float]:
-        """Returns means over the last 100 finished episodes; empty before the first.
+        """Returns means over the last 100 finished episodes, and totals over all; empty before the first.
 
         Returns are in environment reward units, lengths in env steps. Info fields are those of an episode's last step, in the
         environment's own units.
@@ -71,6 +74,7 @@ class EpisodeTracker:
             "episode/return_max": float(np.max(returns)),
             "episode/length_mean": float(np.mean(lengths)),
             "episode/count": float(self.num_episodes),
+            "episode/return_sum": self.return_sum,
         }
         for name, values in zip(self._fields, infos, strict=True):
             if not np.isnan(values).all():
@@ -90,19 +94,21 @@ class EpisodeTracker:
             "length": self._length.copy(),
             "recent": recent,
             "count": np.array(self.num_episodes),
+            "return_sum": np.array(self.return_sum),
         }
 
     def fits(self, arrays: dict[str, np.ndarray]) -> bool:
         """Returns whether `arrays` come from `to_arrays` for the same number of rows and info fields."""
         forms = {name: value.shape for name, value in arrays.items()}
         rows, recent = (len(self._return),), forms.get("recent", ())
-        return forms.get("return") == forms.get("length") == rows and recent[1:] == (2 + len(self._fields),)
+        has_rows = forms.get("return") == forms.get("length") == rows and "return_sum" in forms
+        return has_rows and recent[1:] == (2 + len(self._fields),)
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Continues from `to_arrays`."""
         self._return, self._length = arrays["return"].copy(), arrays["length"].copy()
         self._recent.extend(tuple(row) for row in arrays["recent"].tolist())
-        self.num_episodes = int(arrays["count"])
+        self.num_episodes, self.return_sum = int(arrays["count"]), float(arrays["return_sum"])
 
 
 class EpisodeTotals:
@@ -114,6 +120,7 @@ class EpisodeTotals:
 
     def __init__(self) -> None:
         self.num_episodes = 0
+        self.return_sum = 0.0
         self._recent: deque[tuple[int, float, float, int]] = deque()
 
     def add_totals(self, count: int, return_sum: float, return_max: float, length_sum: int) -> None:
@@ -128,6 +135,7 @@ class EpisodeTotals:
         if not count:
             return
         self.num_episodes += count
+        self.return_sum += return_sum
         self._recent.append((count, return_sum, return_max, length_sum))
         while sum(totals[0] for totals in self._recent) - self._recent[0][0] >= WINDOW:
             self._recent.popleft()
@@ -142,16 +150,21 @@ class EpisodeTotals:
             "episode/return_max": max(largest),
             "episode/length_mean": sum(lengths) / sum(counts),
             "episode/count": float(self.num_episodes),
+            "episode/return_sum": self.return_sum,
         }
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns all state for a checkpoint."""
         recent = np.array([list(totals) for totals in self._recent], np.float64).reshape(-1, 4)
-        return {"recent": recent, "count": np.array(self.num_episodes)}
+        return {
+            "recent": recent,
+            "count": np.array(self.num_episodes),
+            "return_sum": np.array(self.return_sum),
+        }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Continues from `to_arrays`."""
         self._recent = deque(
             (int(n), float(total), float(top), int(steps)) for n, total, top, steps in arrays["recent"]
         )
-        self.num_episodes = int(arrays["count"])
+        self.num_episodes, self.return_sum = int(arrays["count"]), float(arrays["return_sum"])

@@ -1,11 +1,9 @@
 """Measurement of the simulation's costs, in this process: `jaxsrl plan EXPERIMENT --simulate --calibrate`."""
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +23,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.resources import cpu_model
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.plan.cost.channel_bytes import params_bytes_of
 from jaxsrl.planner.calibration import Calibration
@@ -124,7 +123,7 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
         experiment=name,
         env_id=spec.env_id,
         cores=len(os.sched_getaffinity(0)),
-        cpu=_cpu(),
+        cpu=cpu_model(),
         row_seconds=row_seconds,
         part_seconds=part_seconds,
         step_cv=steps[0][2] / steps[0][1] * steps[0][0] ** 0.5,
@@ -205,11 +204,3 @@ def _copy_speed() -> float:
     for _ in range(5):
         target[...] = source
     return 5 * _COPIED_BYTES / (time.perf_counter() - start)
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

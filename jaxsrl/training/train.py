@@ -5,6 +5,7 @@ import time
 
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.machine.lifecycle import stop_on_signals
+from jaxsrl.machine.provenance import read_provenance
 from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.sinks import Sinks
@@ -51,6 +52,7 @@ class TrainingLoop:
         if first >= config.num_updates:
             setup.directory.log("already complete")
             return self._report(first, 0.0)
+        setup.directory.add_provenance(read_provenance())
         started = time.perf_counter()
         sinks = self._make_sinks(first)
         with contextlib.ExitStack() as held:

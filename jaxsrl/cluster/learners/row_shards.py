@@ -12,7 +12,7 @@ from jaxsrl.checkpoints.names import EPISODES, LOG
 from jaxsrl.metrics.episodes import WINDOW
 
 Arrays = dict[str, np.ndarray]
-_RECENT, _COUNT = EPISODES + "recent", EPISODES + "count"
+_RECENT, _TOTALS = EPISODES + "recent", (EPISODES + "count", EPISODES + "return_sum")
 _LENGTHS, _ACTIONS = LOG + "lengths", LOG + "actions"
 
 
@@ -24,17 +24,18 @@ def row_arrays(arrays: Arrays) -> Arrays:
 def merge_row_shards(shares: Sequence[Arrays]) -> Arrays:
     """Returns what one process with all rows would save, from the `row_arrays` of each process in order.
 
-    Every array is [b, ...] of the process's rows but three: the last episodes, which are taken evenly from all, their number, and
-    the actions, which lie one row after the other.
+    Every array is [b, ...] of the process's rows but these: the last episodes, which are taken evenly from all, the totals over
+    episodes, and the actions, which lie one row after the other.
     """
     names = dict.fromkeys(name for share in shares for name in share)
     joined = {
         name: np.concatenate([share[name] for share in shares if name in share])
         for name in names
-        if name not in (_RECENT, _COUNT)
+        if name not in (_RECENT, *_TOTALS)
     }
     newest = [share[_RECENT][-(WINDOW // len(shares)) :] for share in shares]
-    return {**joined, _RECENT: np.concatenate(newest), _COUNT: np.array(sum(int(share[_COUNT]) for share in shares))}
+    totals = {name: np.sum([share[name] for share in shares], axis=0) for name in _TOTALS}
+    return {**joined, **totals, _RECENT: np.concatenate(newest)}
 
 
 def row_shard(arrays: Arrays, process: int, processes: int) -> Arrays:
@@ -54,7 +55,7 @@ def row_shard(arrays: Arrays, process: int, processes: int) -> Arrays:
     played = slice(int(ends[rows.start]), int(ends[rows.stop]))
     shard = dict(arrays)
     for name, value in row_arrays(arrays).items():
-        if name == _COUNT:
+        if name in _TOTALS:
             shard[name] = value if process == 0 else np.zeros_like(value)
         elif name == _RECENT:
             shard[name] = value[process::processes]

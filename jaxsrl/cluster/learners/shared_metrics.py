@@ -13,14 +13,14 @@ _COUNTED = frozenset(supervision_metrics([SupervisionTotals()]))
 def merge_episodes(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Merges the episode metrics (`EpisodeTracker.metrics`) of all processes.
 
-    Counts add up, the largest is the largest of all, and means are means of the processes' means, each of which is over that
-    process's last 100 episodes. Processes whose first episode has not ended do not count.
+    Counts and sums add up, the largest is the largest of all, and means are means of the processes' means, each of which is over
+    that process's last 100 episodes. Processes whose first episode has not ended do not count.
     """
     known = [metrics for metrics in each if metrics]
     merged: dict[str, float] = {}
     for name in dict.fromkeys(name for metrics in known for name in metrics):
         values = [metrics[name] for metrics in known if name in metrics]
-        if name.endswith("count"):
+        if name.endswith(("count", "_sum")):
             merged[name] = sum(values)
         elif name.endswith("_max"):
             merged[name] = max(values)

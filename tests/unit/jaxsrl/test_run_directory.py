@@ -234,3 +234,10 @@ def test_the_log_grows_by_lines_with_their_time(tmp_path):
     lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == ["begins", "complete"]
     assert all(line.startswith("20") for line in lines)
+
+
+def test_add_provenance_appends_what_differs(tmp_path):
+    with RunDirectory(tmp_path / "run") as directory:
+        for commit in ("a", "a", "b", "a"):
+            directory.add_provenance({"commit": commit})
+    assert read_json(tmp_path / "run" / "provenance.json") == [{"commit": "a"}, {"commit": "b"}, {"commit": "a"}]

@@ -18,6 +18,7 @@ def test_means_weigh_every_episode_alike():
     totals.add_totals(3, 6.0, 5.0, 8)
     assert totals.metrics() == {
         "episode/return_mean": 4.0, "episode/return_max": 10.0, "episode/length_mean": 3.0, "episode/count": 4.0,
+        "episode/return_sum": 16.0,
     }  # fmt: skip
 
 
@@ -28,6 +29,7 @@ def test_episode_totals_forget_beyond_a_hundred_episodes(newest, mean):
     totals.add_totals(newest, 2.0 * newest, 2.0, newest)
     assert totals.metrics()["episode/return_mean"] == pytest.approx(mean)
     assert totals.num_episodes == totals.metrics()["episode/count"] == newest + 1
+    assert totals.metrics()["episode/return_sum"] == 1.0 + 2.0 * newest
 
 
 def test_totals_continue_from_their_arrays():

@@ -90,6 +90,7 @@ def test_returns_and_lengths_are_those_of_a_loop_over_episodes(seed, ends):
         "episode/return_max": max(value for value, _ in recent),
         "episode/length_mean": pytest.approx(np.mean([length for _, length in recent])),
         "episode/count": len(finished),
+        "episode/return_sum": sum(value for value, _ in finished),
     }
 
 

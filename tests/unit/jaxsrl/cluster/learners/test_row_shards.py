@@ -98,6 +98,7 @@ def test_every_episode_counts_in_one_share_alone():
     whole = saved_of(slice(0, ROWS), 4)
     parts = [row_shard(whole, process, 3) for process in range(3)]
     assert sum(int(part[EPISODES + "count"]) for part in parts) == int(whole[EPISODES + "count"]) > 0
+    assert sum(float(part[EPISODES + "return_sum"]) for part in parts) == float(whole[EPISODES + "return_sum"]) != 0.0
     assert sum(len(part[EPISODES + "recent"]) for part in parts) == len(whole[EPISODES + "recent"])
 
 
