@@ -155,7 +155,8 @@ class VectorRows(GymnasiumRows):
         if self._objects is not None:
             self._writer = self._objects
         self._object_actions: list[Any] | None = None
-        self._finals = _FinalWriter(self._spec, row_ids, ranges) if source.shares_final_observations else None
+        self._shares_finals = source.shares_final_observations
+        self._final_observation: Tree = None  # target of the final observations of a step
         if self._mode is AutoresetMode.DISABLED:
             self._limits = TimeLimits(envs, replace_wrappers=False)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in envs]
@@ -177,13 +178,13 @@ class VectorRows(GymnasiumRows):
         self._step(action, self._newest(out))
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        super().verify(observation if self._finals is None else observation[0], reward)
+        super().verify(observation[0] if self._shares_finals else observation, reward)
 
     def _newest(self, out: _OutRows) -> _OutRows:
-        """Returns the targets without those of final observations, which go to their writer."""
-        if self._finals is None:
+        """Returns the targets without those of final observations."""
+        if not self._shares_finals:
             return out
-        observation, self._finals.out = out.observation
+        observation, self._final_observation = out.observation
         return dataclasses.replace(out, observation=observation)
 
     def _step(self, action: Tree, out: StepRows) -> None:
@@ -285,23 +286,22 @@ class VectorRows(GymnasiumRows):
     def _restart(self, ended: list[int], observations: list[Any], infos: list[Any]) -> tuple[list[Any], list[Any]]:
         """Starts episodes in the step that ended the ones before, whose last infos become infos.
 
-        Their last observations are written to shared memory, or become infos if they are objects. This precedes the
-        reset, which may reuse their memory.
+        Their last observations become infos if they are objects. Otherwise the observations of all rows are written to
+        shared memory, which takes less time than choosing some. This precedes the resets, which may reuse their memory.
         """
         failures: dict[int, RowFailure] = {}
+        if self._shares_finals:
+            self._writer.write(observations, self._final_observation, self._num_steps, strict=True)
+            self._values.verify(take(self._final_observation, None), None, self._num_steps)
         for row in ended:
             last = {"final_info": infos[row]} if infos[row] else {}
-            if self._finals is not None:
-                self._finals.write(row, observations[row], self._num_steps)
-            else:
+            if not self._shares_finals:
                 last = {"final_info": infos[row], "final_obs": copy.deepcopy(observations[row])}
             try:
                 observations[row], info = self._reset_row(row, None, None)
                 infos[row] = {**last, **info}
             except WorkerError as error:
                 failures[row] = self._failure(row, "reset", error)
-        if self._finals is not None:
-            self._finals.verify(ended, self._num_steps)
         if failures:
             raise RowsFailedError(failures)
         return observations, infos
@@ -363,29 +363,6 @@ class _ObjectWriter(ObservationWriter):
         """Replaces the observations of some rows."""
         for row, observation in zip(rows, observations, strict=True):
             self.newest[row] = observation
-
-
-class _FinalWriter:
-    """Writer of the final observations of episodes into `out`, [R, *stored_shape] a leaf; see ValueCheck for the arguments."""
-
-    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool) -> None:
-        self.out: Tree = None
-        self._writers = [ObservationWriter(spec, [row_id]) for row_id in row_ids]
-        self._checks = [ValueCheck(spec, [row_id], check_range) for row_id in row_ids]
-
-    def write(self, row: int, observation: Any, step: int) -> None:
-        """Writes the final observation of a row."""
-        self._writers[row].write([observation], take(self.out, slice(row, row + 1)), step, strict=True)
-
-    def verify(self, rows: Sequence[int], step: int) -> None:
-        """Validates the values of these rows, written at this step; raises BadEnvOutputError."""
-        try:
-            # The rows take the place of steps: one call for all of them.
-            self._checks[0].verify(take(self.out, np.array(rows)[:, None]), None, step)
-        except BadEnvOutputError:
-            for row in rows:
-                self._checks[row].verify(take(self.out, np.array([[row]])), None, step)
-            raise
 
 
 def _assign(rows: list[int], target: np.ndarray, values: np.ndarray) -> None:
