@@ -32,7 +32,6 @@ from agents.ops import validate
 from agents.ops.action_scaling import (
     ContinuousActions,
     continuous_actions,
-    standard_normal,
     sync_random_acting,
     uniform_actions,
 )
@@ -139,7 +138,7 @@ def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
     return ReplayAgent(
         name="sac",
         init=partial(init, sac),
-        initial_agent_state=lambda num_rows: (),
+        initial_agent_state=sac.actor.initial_state,
         act=partial(act, sac),
         update=partial(update, sac),
         extras={},
@@ -204,12 +203,12 @@ def act(
     mode: Mode,
 ) -> tuple[Action, dict[str, Array], AgentState]:
     """Returns actions [B, ...]: samples of the policy, or in greedy mode its squashed mean."""
-    del is_first
-    gaussian = sac.actor.parameters(params["actor"], observation)
     if mode is Mode.GREEDY:
+        gaussian = sac.actor.parameters(params["actor"], observation)
         return sac.actions.from_unit(jnp.tanh(gaussian.mean)), {}, agent_state
     keys = jax.vmap(jax.random.split)(keys)
-    sampled, _ = squash(gaussian, standard_normal(keys[:, 1], sac.actions.size))
+    gaussian, noise, agent_state = sac.actor.explore(params["actor"], observation, agent_state, is_first, keys[:, 1])
+    sampled, _ = squash(gaussian, noise)
     unit = jnp.where(params["acts_uniformly"], uniform_actions(keys[:, 0], sac.actions.size), sampled)
     return sac.actions.from_unit(unit), {}, agent_state
 

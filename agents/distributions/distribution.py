@@ -17,6 +17,8 @@ class Distribution(NamedTuple):
             densities are with respect to the stored action.
         entropy: Maps parameters [..., P] to entropies [...] in nats; of TanhNormal that of the Gaussian before squashing (no closed
             form after).
+        from_noise: Maps (parameters [B, P], standard normal noise [B, D]) to actions [B, ...], as `sample` does with noise of its
+            own; None of distributions that are not Gaussian.
     """
 
     num_parameters: int
@@ -24,3 +26,4 @@ class Distribution(NamedTuple):
     mode: Callable[[Array], Action]
     log_prob: Callable[[Array, Action], Array]
     entropy: Callable[[Array], Array]
+    from_noise: Callable[[Array, Array], Array] | None = None

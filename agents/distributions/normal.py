@@ -19,10 +19,12 @@ def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution
         ([[0.5, -0.5]], 2.838)
     """
 
-    def sample(parameters: Array, keys: Array) -> Array:
+    def from_noise(parameters: Array, noise: Array) -> Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)
-        noise = jax.vmap(lambda key: jax.random.normal(key, (num_dimensions,)))(keys)
         return (mean + jnp.exp(log_std) * noise).reshape(mean.shape[:-1] + shape)
+
+    def sample(parameters: Array, keys: Array) -> Array:
+        return from_noise(parameters, _standard_normal(keys, num_dimensions))
 
     def mode(parameters: Array) -> Array:
         mean, _ = jnp.split(parameters, 2, axis=-1)
@@ -36,7 +38,7 @@ def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution
         _, log_std = jnp.split(parameters, 2, axis=-1)
         return jnp.sum(log_std + 0.5 * (1.0 + _LOG_2PI), axis=-1)
 
-    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy)
+    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy, from_noise)
 
 
 def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: Array, high: Array) -> Distribution:
@@ -49,10 +51,12 @@ def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: Array, high: A
     def squash(raw: Array) -> Array:
         return (center + half * jnp.tanh(raw)).reshape(raw.shape[:-1] + shape)
 
-    def sample(parameters: Array, keys: Array) -> Array:
+    def from_noise(parameters: Array, noise: Array) -> Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)
-        noise = jax.vmap(lambda key: jax.random.normal(key, (num_dimensions,)))(keys)
         return squash(mean + jnp.exp(log_std) * noise)
+
+    def sample(parameters: Array, keys: Array) -> Array:
+        return from_noise(parameters, _standard_normal(keys, num_dimensions))
 
     def mode(parameters: Array) -> Array:
         mean, _ = jnp.split(parameters, 2, axis=-1)
@@ -71,8 +75,12 @@ def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: Array, high: A
         _, log_std = jnp.split(parameters, 2, axis=-1)
         return jnp.sum(log_std + 0.5 * (1.0 + _LOG_2PI), axis=-1)
 
-    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy)
+    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy, from_noise)
 
 
 def _normal_log_prob(mean: Array, log_std: Array, x: Array) -> Array:
     return -0.5 * jnp.square((x - mean) * jnp.exp(-log_std)) - log_std - 0.5 * _LOG_2PI
+
+
+def _standard_normal(keys: Array, size: int) -> Array:
+    return jax.vmap(lambda key: jax.random.normal(key, (size,)))(keys)

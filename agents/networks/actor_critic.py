@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
+from agents.api import Action, AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.distributions import Distribution
-from agents.networks.branch import Branch, HeadSize, make_branch
+from agents.networks.branch import Branch, Heads, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig, validate_critic_sizes
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import PolicyHead, make_policy_head
+from agents.networks.state_dependent_noise import initial_noise_state, next_noise_state
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import shown_path
@@ -20,6 +22,7 @@ InitFn = Callable[[Array], Params]
 ApplyFn = Callable[[Params, Observation], Array]
 """Returns outputs for observations [..., *observation]."""
 StepFn = Callable[[Params, Observation, AgentState, Array], tuple[Array, AgentState]]
+ExploreFn = Callable[[Params, Observation, AgentState, Array, Array], tuple[Array, Action, AgentState]]
 UnrollFn = Callable[[Params, Observation, AgentState, Array], tuple[Array, Array, AgentState]]
 
 
@@ -37,7 +40,9 @@ class ActorCritic(NamedTuple):
             the policy's parameters [B, P] and the next state.
         unroll: Computes T steps, for learning, as T calls of `step` do. Maps (params, observation [T, B, ...], state [B, ...] each,
             is_first [T, B] bool) to the policy's parameters [T, B, P], values [T, B] and the next state.
-        is_recurrent: Whether there is a state.
+        is_recurrent: Whether there is a recurrent state.
+        explore: Computes one step of gSDE. Maps (params, observation [B, ...], state [B, ...] each, is_first [B] bool, keys [B]) to
+            the policy's parameters [B, P], actions [B, ...] and the next state; keys are consumed. None without gSDE.
     """
 
     init: InitFn
@@ -48,6 +53,7 @@ class ActorCritic(NamedTuple):
     step: StepFn
     unroll: UnrollFn
     is_recurrent: bool
+    explore: ExploreFn | None = None
 
 
 class Trunk(NamedTuple):
@@ -82,16 +88,18 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
         raise UserError(f"{spec.env_id}: only the value may see {name}: give it its own torso (shared_torso=False)")
     head = make_policy_head(config, spec)
     policy, value = HeadSize(head.num_outputs, 0.01), HeadSize(1, 1.0)
+    features: Heads = {} if config.sde_period is None else {"features": None}
     if config.shares_torso:
-        trunk = _shared_torso(make_branch(config, actor_inputs, {"policy": policy, "value": value}))
+        trunk = _shared_torso(make_branch(config, actor_inputs, {"policy": policy, "value": value, **features}))
     else:
-        actor = make_branch(config, actor_inputs, {"head": policy})
+        actor = make_branch(config, actor_inputs, {"head": policy, **features})
         trunk = separate_torsos(actor, make_branch(config.critic, critic_inputs, {"head": value}))
-    return bind_head(head, trunk, is_recurrent=config.core != "none")
+    return bind_head(config, head, trunk)
 
 
-def bind_head(head: PolicyHead, trunk: Trunk, *, is_recurrent: bool) -> ActorCritic:
+def bind_head(config: NetworkConfig, head: PolicyHead, trunk: Trunk) -> ActorCritic:
     """Returns the network of a trunk and a policy head."""
+    is_recurrent, period = config.core != "none", config.sde_period
 
     def policy(params: Params, observation: Observation) -> Array:
         return head.parameters(params, trunk.policy(params, observation), observation)
@@ -106,19 +114,41 @@ def bind_head(head: PolicyHead, trunk: Trunk, *, is_recurrent: bool) -> ActorCri
     def unroll(
         params: Params, observation: Observation, state: AgentState, is_first: Array
     ) -> tuple[Array, Array, AgentState]:
-        outputs, value, state = trunk.unroll(params, observation, state, is_first)
-        return head.parameters(params, outputs, observation), value, state
+        outputs, value, after = trunk.unroll(params, observation, state if is_recurrent else (), is_first)
+        return head.parameters(params, outputs, observation), value, after if is_recurrent else state
 
     return ActorCritic(
         init=lambda key: {**trunk.init(key), **head.params},
         policy=policy,
         value=trunk.value,
         distribution=head.distribution,
-        initial_state=trunk.initial_state,
+        initial_state=trunk.initial_state if period is None else initial_noise_state,
         step=step,
         unroll=unroll,
         is_recurrent=is_recurrent,
+        explore=_make_explore(head, trunk, period),
     )
+
+
+def _make_explore(head: PolicyHead, trunk: Trunk, period: int | None) -> ExploreFn | None:
+    make_noise, from_noise = head.noise, head.distribution.from_noise
+    if period is None or make_noise is None or from_noise is None:
+        return None
+
+    def explore(
+        params: Params, observation: Observation, state: AgentState, is_first: Array, keys: Array
+    ) -> tuple[Array, Action, AgentState]:
+        state, outputs = next_noise_state(period, state, is_first, keys), trunk.policy(params, observation)
+        parameters = head.parameters(params, outputs, observation)
+        return parameters, from_noise(parameters, make_noise(params, outputs, state["seed"])), state
+
+    return explore
+
+
+def policy_outputs(outputs: Outputs, name: str) -> Array:
+    """Returns the outputs of the policy's head `name`, then the features if the branch returns them."""
+    head = outputs[name]
+    return jnp.concatenate([head, outputs["features"]], axis=-1) if "features" in outputs else head
 
 
 def separate_torsos(actor: Branch, critic: Branch) -> Trunk:
@@ -129,7 +159,7 @@ def separate_torsos(actor: Branch, critic: Branch) -> Trunk:
         return {"actor": actor.init(actor_key), "critic": critic.init(critic_key)}
 
     def policy(params: Params, observation: Observation) -> Array:
-        return actor.outputs(params["actor"], observation)["head"]
+        return policy_outputs(actor.outputs(params["actor"], observation), "head")
 
     def value(params: Params, observation: Observation) -> Array:
         return critic.outputs(params["critic"], observation)["head"][..., 0]
@@ -155,11 +185,11 @@ def _shared_torso(shared: Branch) -> Trunk:
         params: Params, observation: Observation, state: AgentState, is_first: Array
     ) -> tuple[Array, Array, AgentState]:
         outputs, state = shared.unroll(params["shared"], observation, state, is_first)
-        return outputs["policy"], outputs["value"][..., 0], state
+        return policy_outputs(outputs, "policy"), outputs["value"][..., 0], state
 
     return Trunk(
         init=lambda key: {"shared": shared.init(key)},
-        policy=lambda params, observation: shared.outputs(params["shared"], observation)["policy"],
+        policy=lambda params, observation: policy_outputs(shared.outputs(params["shared"], observation), "policy"),
         value=lambda params, observation: shared.outputs(params["shared"], observation)["value"][..., 0],
         unroll=unroll,
         initial_state=shared.initial_state,

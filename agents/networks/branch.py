@@ -21,6 +21,8 @@ class HeadSize(NamedTuple):
     gain: float
 
 
+Heads = Mapping[str, HeadSize | None]
+"""Heads by name; None stands for the features themselves."""
 Outputs = dict[str, Array]
 
 
@@ -29,7 +31,8 @@ class Branch(NamedTuple):
 
     Attributes:
         init: Returns parameters; the key is consumed.
-        outputs: Maps (params, observation [..., *leaf]) to each head's [..., num_outputs]; a recurrent branch raises TypeError.
+        outputs: Maps (params, observation [..., *leaf]) to each head's [..., num_outputs], or the features. A recurrent branch
+            raises TypeError.
         unroll: Maps (params, observation [T, B, ...], state [B, ...], is_first [T, B]) to outputs and the next state.
         initial_state: Returns the initial state of a number of rows; () for a feed-forward branch.
     """
@@ -50,11 +53,11 @@ class _Features(nn.Module):
 
 
 class _Heads(nn.Module):
-    heads: Mapping[str, HeadSize]
+    heads: Heads
 
     @nn.compact
     def __call__(self, features: Array) -> Outputs:
-        return {name: _Linear(*head, name=name)(features) for name, head in self.heads.items()}
+        return _apply_heads(self.heads, features)
 
 
 class _Linear(nn.Module):
@@ -69,22 +72,25 @@ class _Linear(nn.Module):
 class _Memoryless(nn.Module):
     config: NetworkConfig
     images: tuple[str, ...]
-    heads: Mapping[str, HeadSize]
+    heads: Heads
 
     @nn.compact
     def __call__(self, inputs: Any) -> Outputs:
-        features = apply_torso(self.config, self.images, inputs)
-        return {name: _Linear(*head, name=name)(features) for name, head in self.heads.items()}
+        return _apply_heads(self.heads, apply_torso(self.config, self.images, inputs))
 
 
-def make_branch(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[str, HeadSize]) -> Branch:
+def _apply_heads(heads: Heads, features: Array) -> Outputs:
+    return {name: features if head is None else _Linear(*head, name=name)(features) for name, head in heads.items()}
+
+
+def make_branch(config: NetworkConfig, inputs: ObservationInputs, heads: Heads) -> Branch:
     """Returns a branch of torso, core and named heads."""
     if config.core == "none":
         return _memoryless(config, inputs, heads)
     return _recurrent(config, inputs, heads, make_core(config))
 
 
-def _memoryless(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[str, HeadSize]) -> Branch:
+def _memoryless(config: NetworkConfig, inputs: ObservationInputs, heads: Heads) -> Branch:
     module = _Memoryless(config, inputs.images, heads)
 
     def outputs(params: Params, observation: Observation) -> Outputs:
@@ -96,7 +102,7 @@ def _memoryless(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping
     return Branch(lambda key: module.init(key, inputs.zeros()), outputs, unroll, lambda num_rows: ())
 
 
-def _recurrent(config: NetworkConfig, inputs: ObservationInputs, heads: Mapping[str, HeadSize], core: Core) -> Branch:
+def _recurrent(config: NetworkConfig, inputs: ObservationInputs, heads: Heads, core: Core) -> Branch:
     torso, linear = _Features(config, inputs.images), _Heads(heads)
 
     def init(key: Array) -> Params:

@@ -44,6 +44,8 @@ class NetworkConfig:
             units of the Gaussian before squashing.
         log_std: The standard deviation of continuous actions of on-policy algorithms: a "parameter" that all states share, or
             an output for each "state", `initial_log_std` plus that of a linear layer, clipped to `POLICY_LOG_STD_RANGE`.
+        sde_period: Steps for which the noise of gSDE (Raffin et al. 2021) stays the same function of the features; for PPO, A2C,
+            SAC and other Gaussian policies. `initial_log_std` is then that of its matrix. None: independent noise at each step.
         core: Recurrent core between torso and heads: "none", "lstm", "gru" or "gtrxl" (Parisotto et al. 2019).
         core_size: Number of outputs of the core.
         core_layers: Number of layers of "gtrxl".
@@ -64,6 +66,7 @@ class NetworkConfig:
     squash: bool = False
     initial_log_std: float = 0.0
     log_std: LogStd = "parameter"
+    sde_period: int | None = None
     core: CoreName = "none"
     core_size: int = 128
     core_layers: int = 2
@@ -85,12 +88,24 @@ class NetworkConfig:
         for name, allowed in (("dtype", get_args(DTypeName)), ("log_std", get_args(LogStd))):
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}: got {getattr(self, name)!r}")
+        self._validate_deviation()
+        if self.core == "gtrxl":
+            _validate_heads("core_heads", self.core_heads, "core_size", self.core_size)
+
+    def _validate_deviation(self) -> None:
         if self.log_std == "state" and not POLICY_LOG_STD_RANGE[0] <= self.initial_log_std <= POLICY_LOG_STD_RANGE[1]:
             raise UserError(
                 f"initial_log_std must lie in {list(POLICY_LOG_STD_RANGE)} with log_std='state': got {self.initial_log_std}"
             )
-        if self.core == "gtrxl":
-            _validate_heads("core_heads", self.core_heads, "core_size", self.core_size)
+        if self.sde_period is None:
+            return
+        if self.sde_period < 1:
+            raise UserError(f"sde_period must be at least 1, or None: got {self.sde_period}")
+        if self.core != "none" or self.log_std != "parameter":
+            raise UserError(
+                f"sde_period makes noise of the torso's features: expected core 'none' and log_std 'parameter', got {self.core!r} "
+                f"and {self.log_std!r}; use them, or sde_period None"
+            )
 
     def _validate_sizes(self, name: str, sizes: tuple[int, ...] | None) -> None:
         if sizes is None:

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
-from agents.networks.actor_critic import ActorCritic, bind_head, separate_torsos
-from agents.networks.branch import HeadSize, make_branch
+from agents.networks.actor_critic import ActorCritic, bind_head, policy_outputs, separate_torsos
+from agents.networks.branch import Heads, HeadSize, make_branch
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
@@ -70,16 +70,19 @@ def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
     actor_inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, critic_inputs)
     head = make_policy_head(config, spec)
-    actor = make_branch(config, actor_inputs, {"head": HeadSize(head.num_outputs, 0.01), "auxiliary": HeadSize(1, 1.0)})
+    heads: Heads = {"head": HeadSize(head.num_outputs, 0.01), "auxiliary": HeadSize(1, 1.0)}
+    if config.sde_period is not None:
+        heads = {**heads, "features": None}
+    actor = make_branch(config, actor_inputs, heads)
     critic = make_branch(config.critic, critic_inputs, {"head": HeadSize(1, 1.0)})
     trunk = separate_torsos(actor, critic)
 
     def outputs(params: Params, observation: Observation) -> PhasicOutputs:
         heads = actor.outputs(params["actor"], observation)
-        policy = head.parameters(params, heads["head"], observation)
+        policy = head.parameters(params, policy_outputs(heads, "head"), observation)
         return PhasicOutputs(policy, trunk.value(params, observation), heads["auxiliary"][..., 0])
 
-    return Phasic(bind_head(head, trunk, is_recurrent=False), outputs, policy_divergence(spec))
+    return Phasic(bind_head(config, head, trunk), outputs, policy_divergence(spec))
 
 
 def policy_divergence(spec: EnvSpec) -> Callable[[Array, Array], Array]:

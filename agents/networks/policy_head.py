@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
 from agents.distributions import Distribution, distribution_for, find_mask, leaf_distributions, mask_logits
 from agents.networks.config import POLICY_LOG_STD_RANGE, NetworkConfig
+from agents.networks.state_dependent_noise import feature_log_std, feature_noise, initial_log_std
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, is_one_leaf
 from envpool_bridge.spec.tree import items, lookup, path_name
 
@@ -19,15 +22,18 @@ class PolicyHead(NamedTuple):
     Attributes:
         num_outputs: Number of network outputs: logits of discrete leaves, means of continuous ones, in order. Log standard
             deviations that depend on the state follow the means of their leaf.
-        params: Initial parameters of the head: {} or {"log_std": [D]}, by name for a structured action.
-        parameters: Maps (params, outputs [..., num_outputs], observation) to the distribution's parameters [..., P].
+        params: Initial parameters of the head: {} or {"log_std": [D]}, by name for a structured action; [F, D] with gSDE.
+        parameters: Maps (params, outputs [..., num_outputs], observation) to the distribution's parameters [..., P]. With gSDE the
+            F features follow the outputs.
         distribution: Action distribution.
+        noise: Maps (params, outputs, seeds [B]) to the standard normal noise [B, D] of gSDE; None without it.
     """
 
     num_outputs: int
     params: dict[str, Params]
     parameters: Callable[[Params, Array, Observation], Array]
     distribution: Distribution
+    noise: Callable[[Params, Array, Array], Array] | None = None
 
 
 def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
@@ -37,8 +43,10 @@ def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
     output.
 
     Raises:
-        UserError: Squashing or the action mask does not fit the actions.
+        UserError: Squashing, gSDE or the action mask does not fit the actions.
     """
+    if config.sde_period is not None:
+        return _make_sde_head(config, spec)
     actions = list(items(spec.action))
     names = [path_name(path) for path, _ in actions]
     continuous = [isinstance(leaf, ArraySpec) for _, leaf in actions]
@@ -71,6 +79,27 @@ def make_policy_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
         return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces, -1)
 
     return PolicyHead(sum(sizes), params, parameters, distribution_for(spec, config.squash))
+
+
+def _make_sde_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
+    if not is_one_leaf(spec.action) or not isinstance(spec.action, ArraySpec):
+        raise UserError(
+            f"{spec.env_id}: sde_period makes noise of continuous actions: expected one array of floats, got {spec.action}; use "
+            f"sde_period None"
+        )
+    distribution = distribution_for(spec, config.squash)
+    size = distribution.num_parameters // 2
+
+    def parameters(params: Params, outputs: Array, observation: Observation) -> Array:
+        del observation
+        # The torso learns from the mean alone, as in the authors' code for on-policy algorithms.
+        features = jax.lax.stop_gradient(outputs[..., size:])
+        return jnp.concatenate([outputs[..., :size], feature_log_std(features, params["log_std"])], axis=-1)
+
+    def noise(params: Params, outputs: Array, seeds: Array) -> Array:
+        return feature_noise(outputs[..., size:], params["log_std"], seeds)
+
+    return PolicyHead(size, {"log_std": initial_log_std(config, size)}, parameters, distribution, noise)
 
 
 def _split(outputs: Array, sizes: Sequence[int]) -> list[Array]:

@@ -150,9 +150,12 @@ def act(
     mode: Mode,
 ) -> tuple[Action, dict[str, Array], AgentState]:
     """Returns actions of observations [B, ...], their log-probabilities [B] as extras, and the next state. Computes no values."""
-    parameters, agent_state = net.step(params, observation, agent_state, is_first)
     distribution = net.distribution
-    action = distribution.sample(parameters, keys) if mode is Mode.SAMPLE else distribution.mode(parameters)
+    if mode is Mode.SAMPLE and isinstance(net, ActorCritic) and net.explore is not None:
+        parameters, action, agent_state = net.explore(params, observation, agent_state, is_first, keys)
+    else:
+        parameters, agent_state = net.step(params, observation, agent_state, is_first)
+        action = distribution.sample(parameters, keys) if mode is Mode.SAMPLE else distribution.mode(parameters)
     return action, {"behavior_log_prob": distribution.log_prob(parameters, action)}, agent_state
 
 
