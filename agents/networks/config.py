@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple, get_args
 
 from envpool_bridge.errors import UserError
 
-Torso = Literal["mlp", "nature_cnn", "impala_resnet", "entities"]
-IMAGE_TORSOS: tuple[Torso, ...] = ("nature_cnn", "impala_resnet")
+TORSO_NAMES = ("mlp", "nature_cnn", "impala_resnet", "entities")
+IMAGE_TORSOS = ("nature_cnn", "impala_resnet")
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 CoreName = Literal["none", "lstm", "gru", "gtrxl"]
 DTypeName = Literal["float32", "bfloat16"]
@@ -31,14 +31,15 @@ class NetworkConfig:
 
     Attributes:
         torso: Encoder: "mlp" for vectors, "nature_cnn" (Mnih et al. 2015) or "impala_resnet" (Espeholt et al. 2018) for images,
-            "entities" (attention, Baker et al. 2020) for sets of entities.
+            "entities" (attention, Baker et al. 2020) for sets of entities. "module:name" is a torso of your own: a function or
+            class that takes this configuration and makes a flax module (docs/how_to/custom_agent.md).
         hidden_sizes: Sizes of the dense layers of the MLP, or after the convolutions. The first is also the size of an entity.
-        critic_hidden_sizes: The same of critics, and of the value of an actor-critic with separate torsos; None: `hidden_sizes`.
         activation: Activation of the dense layers.
+        shared_torso: Use one torso for policy and value; None shares it for images only.
+        critic_hidden_sizes: `hidden_sizes` of critics, and of the value of an actor-critic with separate torsos; None: the same.
         layer_norm: Normalize the outputs of each dense layer before its activation (Ba et al. 2016, arXiv:1607.06450).
         dtype: Type in which torsos and cores compute. Parameters, recurrent states and outputs are float32 in any case.
         remat: Compute the torso's intermediate results again in the gradient instead of keeping them: less memory, more time.
-        shared_torso: Use one torso for policy and value; None shares it for images only.
         squash: Squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
         initial_log_std: Initial logarithm of the standard deviation of continuous actions, in action units. With `squash`, in
             units of the Gaussian before squashing.
@@ -55,14 +56,14 @@ class NetworkConfig:
         circular: Names of observation leaves of evenly spaced rays, which pass through a circular convolution first.
     """
 
-    torso: Torso = "mlp"
+    torso: str = "mlp"
     hidden_sizes: tuple[int, ...] = (64, 64)
-    critic_hidden_sizes: tuple[int, ...] | None = None
     activation: Activation = "tanh"
+    shared_torso: bool | None = None
+    critic_hidden_sizes: tuple[int, ...] | None = None
     layer_norm: bool = False
     dtype: DTypeName = "float32"
     remat: bool = False
-    shared_torso: bool | None = None
     squash: bool = False
     initial_log_std: float = 0.0
     log_std: LogStd = "parameter"
@@ -78,6 +79,10 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         object.__setattr__(self, "circular", tuple(self.circular))
+        if self.torso not in TORSO_NAMES and not self.has_own_torso:
+            raise UserError(
+                f"torso must be one of {', '.join(TORSO_NAMES)}, or 'module:name' of your own: got {self.torso!r}"
+            )
         if self.critic_hidden_sizes is not None:
             object.__setattr__(self, "critic_hidden_sizes", tuple(self.critic_hidden_sizes))
         for name in ("hidden_sizes", "critic_hidden_sizes"):
@@ -116,6 +121,11 @@ class NetworkConfig:
             _validate_heads("entity_heads", self.entity_heads, f"{name}[0]", sizes[0])
 
     @property
+    def has_own_torso(self) -> bool:
+        """Returns whether the torso is one of the user's own."""
+        return is_own_torso(self.torso)
+
+    @property
     def layers(self) -> LayerOptions:
         """Returns the options of the torso's layers."""
         return LayerOptions(self.activation, self.layer_norm, self.dtype)
@@ -130,6 +140,11 @@ class NetworkConfig:
     def shares_torso(self) -> bool:
         """Returns whether policy and value share one torso."""
         return self.torso in IMAGE_TORSOS if self.shared_torso is None else self.shared_torso
+
+
+def is_own_torso(torso: str) -> bool:
+    """Returns whether the name is "module:name", a torso of the user's own."""
+    return ":" in torso
 
 
 def _validate_heads(heads_name: str, num_heads: int, size_name: str, size: int) -> None:

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, Observation
-from agents.networks.config import IMAGE_TORSOS
+from agents.networks.config import IMAGE_TORSOS, is_own_torso
 from agents.networks.torsos.entity_sets import is_entity_set, validate_entity_sets, with_masks
+from agents.networks.torsos.own_torso import load_own_torso
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
 from envpool_bridge.spec.tree import Path, items, lookup, path_name, shown_path
@@ -45,7 +46,8 @@ class ObservationInputs:
     def encode(self, observation: Observation) -> Any:
         """Returns the torso's inputs for observations [B, ...] or [T, B, ...].
 
-        A leaf becomes float32 features [..., D]; images stay unchanged, and a set becomes an EntitySet for a torso of entities.
+        A leaf becomes float32 features [..., D]; images stay unchanged, and a set becomes an EntitySet for a torso of entities. An
+        own torso gets every array unchanged.
         Several leaves become a dict by name. [T, B] becomes [B * T], which `restore` reverts: convolutions need one batch axis,
         and on CPU the gradient of a dense layer over two axes runs at half the speed (docs/benchmarks).
         """
@@ -73,7 +75,7 @@ class ObservationInputs:
         lead = x.shape[: x.ndim - len(leaf.shape)]
         if isinstance(leaf, MultiDiscreteSpec):
             return _one_hots(x.reshape((*lead, -1)), leaf.num_values)
-        if self._is_image(leaf):
+        if self._is_image(leaf) or is_own_torso(self.torso):
             return x
         if self.torso == "entities" and is_entity_set(leaf):
             return x.astype(jnp.float32)
@@ -114,11 +116,13 @@ def make_inputs(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInp
 
 
 def validate_torso(spec: EnvSpec, inputs: ObservationInputs) -> None:
-    """Validates that the torso fits a leaf and every image.
+    """Validates that the torso fits a leaf and every image; an own torso, that it exists.
 
     Raises:
         UserError: It does not; the message names the leaf.
     """
+    if is_own_torso(inputs.torso):
+        load_own_torso(inputs.torso)
     if inputs.torso == "entities":
         validate_entity_sets(spec.env_id, inputs.leaves)
     if inputs.torso not in IMAGE_TORSOS:

@@ -14,6 +14,7 @@ from agents.networks.torsos.impala_resnet import ImpalaResNet
 from agents.networks.torsos.mlp import MLP, activate
 from agents.networks.torsos.named_dense import NamedDense
 from agents.networks.torsos.nature_cnn import NatureCNN
+from agents.networks.torsos.own_torso import make_own_torso, validate_features
 
 TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
 """Torsos of one array."""
@@ -22,7 +23,7 @@ TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": 
 def apply_torso(
     config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_sizes: tuple[int, ...] | None = None
 ) -> Array:
-    """Returns features [..., hidden_sizes[-1]] float32. A calling module gets the submodule "torso".
+    """Returns features [..., hidden_sizes[-1]] float32. A calling module gets the submodule "torso"; flax names an own torso.
 
     Args:
         config: Configuration of the network.
@@ -36,7 +37,10 @@ def apply_torso(
         x = with_circles(config.circular, x if isinstance(x, dict) else {"": x}, config.dtype)
     torso = _make_torso(config, images, x, config.hidden_sizes if hidden_sizes is None else hidden_sizes)
     apply = nn.remat(_call) if config.remat else _call
-    return apply(torso, x).astype(jnp.float32)
+    features = apply(torso, x)
+    if config.has_own_torso:
+        validate_features(config, features)
+    return features.astype(jnp.float32)
 
 
 def _call(torso: nn.Module, x: Any) -> Array:
@@ -44,6 +48,8 @@ def _call(torso: nn.Module, x: Any) -> Array:
 
 
 def _make_torso(config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_sizes: tuple[int, ...]) -> nn.Module:
+    if config.has_own_torso:
+        return make_own_torso(config)
     if isinstance(x, dict) and any(isinstance(leaf, EntitySet) for leaf in x.values()):
         return EntityTorso(config.hidden_sizes, config.layers, config.entity_heads, name="torso")
     if isinstance(x, dict):

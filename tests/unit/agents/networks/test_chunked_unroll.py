@@ -14,6 +14,7 @@ from agents.api import Trajectory
 from agents.networks import chunked_unroll
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.ops.policy_gradient import SurrogateCoefficients
 from agents.ppo import PPOConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -97,7 +98,7 @@ def compiled(config):
 def gradient_of(config, data, params):
     """Mean gradient over the minibatches of one epoch, without a step in between."""
     _, _, _, prepare, gradient = compiled(config)
-    prepared, _ = prepare(params, (), data, jax.random.key(3))
+    prepared, _ = prepare(params, (), data, jax.random.key(3), 0)
     found = [gradient(params, prepared, np.int32(step)) for step in range(config.num_gradient_steps)]
     grads = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *[grads for grads, _ in found])
     return grads, float(np.mean([metrics["loss/total"] for _, metrics in found]))
@@ -132,7 +133,7 @@ def test_chunked_gradients_equal_manual_truncation():
             parameters.append(of_four)
             values.append(value)
         fake = net._replace(unroll=lambda *_: (jnp.concatenate(parameters), jnp.concatenate(values), ()))
-        return ppo.loss(PLAIN, fake, p, batch)[0]
+        return ppo.loss(PLAIN, fake, p, batch, SurrogateCoefficients(PLAIN.clip_epsilon, PLAIN.entropy_coef))[0]
 
     expected = jax.jit(jax.grad(loss_by_hand))(params)
     found, _ = gradient_of(dataclasses.replace(PLAIN, chunk_length=4), data, params)
