@@ -22,6 +22,7 @@ from jaxsrl.cli.commands.inspect import Inspect
 from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
 from jaxsrl.cli.commands.plot import Plot
+from jaxsrl.cli.commands.results import Results
 from jaxsrl.cli.commands.runs import Runs
 from jaxsrl.cli.commands.train import Train
 from jaxsrl.cli.commands.view import View
@@ -42,6 +43,7 @@ COMMANDS: dict[str, type[Command]] = {
     "new": New,
     "runs": Runs,
     "plot": Plot,
+    "results": Results,
     "view": View,
     "evaluate": Evaluate,
     "inspect": Inspect,

@@ -1,7 +1,7 @@
 """Means over repetitions with percentile intervals of the bootstrap (Efron 1979)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,7 +27,13 @@ class MeanCurve:
     high: np.ndarray
 
 
-def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], points: int = _POINTS) -> MeanCurve:
+Interval = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Function of values [N, P] over repetitions that returns the ends (low [P], high [P]) of the interval of their mean."""
+
+
+def mean_curve(
+    curves: Sequence[tuple[np.ndarray, np.ndarray]], points: int = _POINTS, interval: Interval | None = None
+) -> MeanCurve:
     """Returns the mean over curves on their common range: from the latest start to the earliest end.
 
     Beyond it, the mean would be over different runs at different x.
@@ -35,6 +41,7 @@ def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], points: int = _P
     Args:
         curves: (x [N], y [N]) each, x increasing; linear between points.
         points: P. An empty range gives empty arrays.
+        interval: `bootstrap_mean` if None.
     """
     first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     if first > last:
@@ -42,7 +49,7 @@ def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], points: int = _P
         return MeanCurve(empty, empty, empty, empty)
     grid = np.linspace(first, last, points)
     values = np.stack([np.interp(grid, x, y) for x, y in curves])
-    low, high = bootstrap_mean(values)
+    low, high = (interval or bootstrap_mean)(values)
     return MeanCurve(grid, values.mean(0), low, high)
 
 

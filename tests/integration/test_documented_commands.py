@@ -214,7 +214,12 @@ FORMS = {
     "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--plan", "decoupled", "--gpus", "2"]],
     "doctor": [["doctor", "--runs", "runs"]],
 }
-ELSEWHERE = {"view": "test_view.py", "bench": "above", "new": "test_commands_new.py"}
+ELSEWHERE = {
+    "view": "test_view.py",
+    "bench": "above",
+    "new": "test_commands_new.py",
+    "results": "test_commands_results.py",
+}
 
 
 def test_every_command_is_tested():

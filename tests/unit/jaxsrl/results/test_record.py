@@ -1,0 +1,106 @@
+"""Results of runs as files."""
+
+import dataclasses
+import json
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.results.record import make_result, read_result, read_results, write_result
+from tests.unit.jaxsrl.results.runs import PROVENANCE, make, save_finished_run
+
+
+def test_make_result_reads_a_finished_run(tmp_path):
+    result = make_result(save_finished_run(tmp_path / "run"))
+    assert dataclasses.asdict(result) == {
+        "task": "Hopper-v5",
+        "algorithm": "ppo",
+        "preset": "ppo",
+        "seed": 1,
+        "env_steps": 80,
+        "seconds": 5.0,
+        "evaluation": {"mean_return": 100.0, "std_return": 2.5, "episodes": 20},
+        # One episode a record, with the record's number as its return; a record every tenth of the steps.
+        "curve": {"env_steps": list(range(8, 81, 8)), "return_mean": [float(n) for n in range(1, 11)]},
+        **PROVENANCE,
+    }
+
+
+def test_result_comes_back_from_a_file_without_paths(tmp_path):
+    result = make_result(save_finished_run(tmp_path / "run"))
+    path = write_result(result, tmp_path / "results")
+    assert path == tmp_path / "results" / "Hopper-v5" / "ppo-ppo-s1.json"
+    assert read_result(path) == result
+    assert read_results(tmp_path / "results") == [result]
+    assert str(tmp_path) not in path.read_text()
+    first = path.read_bytes()
+    write_result(read_result(path), tmp_path / "results")
+    assert path.read_bytes() == first
+    assert json.loads(first)["seed"] == 1
+
+
+def test_full_record_is_small(tmp_path):
+    curve = {"env_steps": list(range(10**8, 10**8 + 100)), "return_mean": [-1234.56] * 100}
+    assert write_result(dataclasses.replace(make(), curve=curve), tmp_path).stat().st_size < 20_000
+
+
+def test_make_result_joins_the_commits_of_a_resumed_run(tmp_path):
+    later = {**PROVENANCE, "commit": "v1-3-gdef", "hardware": {"cpu": "B", "cores": 4, "gpu": ""}}
+    result = make_result(save_finished_run(tmp_path / "run", (PROVENANCE, later)))
+    assert result.commit == "v1-2-gabc, v1-3-gdef"
+    assert result.hardware["cpu"] == "B"
+
+
+def test_task_with_a_slash_is_one_folder(tmp_path):
+    run = save_finished_run(tmp_path / "run", env_id="ALE/Pong-v5")
+    assert write_result(make_result(run, "standard"), tmp_path).relative_to(tmp_path).as_posix() == (
+        "ALE-Pong-v5/ppo-standard-s1.json"
+    )
+
+
+def change_log(run):
+    (run / "log.txt").write_text("2026-01-01 00:00:00 stopped by SIGTERM at update 10, 80 env steps, 5.0 s\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (change_log, "is stopped: expected a finished run"),
+        (lambda run: (run / "eval.json").unlink(), "cannot read .*eval.json"),
+        (lambda run: (run / "provenance.json").unlink(), "cannot read .*provenance.json"),
+        (lambda run: (run / "config.json").write_text("[]"), "is no JSON object"),
+    ],
+)
+def test_make_result_rejects_an_incomplete_run(tmp_path, change, problem):
+    run = save_finished_run(tmp_path / "run")
+    change(run)
+    with pytest.raises(UserError, match=problem):
+        make_result(run)
+
+
+def test_make_result_rejects_sampled_evaluation(tmp_path):
+    with pytest.raises(UserError, match="sampled actions"):
+        make_result(save_finished_run(tmp_path / "run", greedy=False))
+
+
+@pytest.mark.parametrize("preset", ["", "a/b", "a-b"])
+def test_make_result_rejects_a_preset_that_is_no_name(tmp_path, preset):
+    run = save_finished_run(tmp_path / "run", ({**PROVENANCE, "command": ""},))
+    with pytest.raises(UserError, match="as --preset"):
+        make_result(run, preset)
+
+
+def test_write_result_keeps_the_result_of_another_command(tmp_path):
+    write_result(make(), tmp_path)
+    other = dataclasses.replace(make(), command="jaxsrl train ppo --agent.num-epochs 4")
+    with pytest.raises(UserError, match="choose --preset"):
+        write_result(other, tmp_path)
+    assert read_results(tmp_path) == [make()]
+    write_result(dataclasses.replace(make(), seconds=1.0), tmp_path)
+    assert read_results(tmp_path)[0].seconds == 1.0
+
+
+def test_read_result_rejects_another_form(tmp_path):
+    (tmp_path / "a.json").write_text('{"task": "x", "speed": 1}')
+    with pytest.raises(UserError, match=r"a\.json is no result of this version"):
+        read_result(tmp_path / "a.json")
