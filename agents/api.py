@@ -277,8 +277,8 @@ class GradientSteps(NamedTuple):
 
     Attributes:
         num_steps: Gradient steps of one update.
-        prepare: (params, extra, batch, key) -> (prepared, summary). Inputs of all gradients, any pytree whose arrays keep B in
-            its place; and for `finish` metrics, and by other names any pytrees without B. `key` is consumed.
+        prepare: (params, extra, batch, key, num_updates) -> (prepared, summary). Inputs of all gradients, any pytree whose
+            arrays keep B in its place; and for `finish` metrics, and by other names any pytrees without B. `key` is consumed.
         gradient: (params, prepared, step) -> (gradient, metrics) for step number 0 <= step < num_steps, an int32 scalar.
         apply: (progress, gradient, metrics) -> progress, after one optimizer step or a skipped one.
         finish: (state, progress, summary, step_metrics [num_steps] each) -> (state, metrics), `num_updates` one higher. With
@@ -287,7 +287,7 @@ class GradientSteps(NamedTuple):
     """
 
     num_steps: int
-    prepare: Callable[[Params, Any, Trajectory, Array], tuple[Any, Summary]]
+    prepare: Callable[[Params, Any, Trajectory, Array, Array], tuple[Any, Summary]]
     gradient: Callable[[Params, Any, Array], tuple[Params, Metrics]]
     apply: Callable[[Progress, Params, Metrics], Progress]
     finish: Callable[[LearnerState, Progress, Summary, Metrics], tuple[LearnerState, Metrics]]

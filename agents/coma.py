@@ -33,9 +33,9 @@ from agents.ops import returns, validate
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
 from agents.ops.epsilon_greedy import select_action
 from agents.ops.gradient_steps import take_step
-from agents.ops.optimizers import clipped_adam
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.policy_gradient import approximate_kl, counted_log_ratio
-from agents.ops.schedules import Kind, make_schedule
+from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule, make_schedules
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.spec.specs import EnvSpec
@@ -53,37 +53,37 @@ class COMAConfig:
     """Hyper-parameters; defaults of the authors' code (PyMARL) where they carry over.
 
     Attributes:
-        learning_rate: Initial learning rate of Adam for the policy.
-        critic_learning_rate: Initial learning rate of Adam for the critic.
-        learning_rate_schedule: Schedule of both: "constant", or "linear" to 0 after `total_updates`.
-        total_updates: Updates of the whole run, for the schedule.
+        learning_rate: Initial learning rate of the policy.
+        critic_learning_rate: Initial learning rate of the critic.
+        learning_rate_schedule: Change of both over the run.
+        total_updates: Updates of the whole run, for schedules.
         discount: g.
         td_lambda: lambda of the critic's targets.
         num_critic_steps: Gradient steps of the critic in an update, each over the whole trajectory; one of the policy follows.
         target_period: Updates after which the target network becomes a copy of the critic; 1 copies it before every update.
-        entropy_coef: Weight of the entropy bonus.
-        max_grad_norm: Gradients of policy and critic are scaled down to this global norm, each its own.
-        adam_epsilon: 1e-5 as in PPO here.
+        entropy_coef: Initial weight of the entropy bonus.
+        entropy_coef_schedule: Change of that weight over the run.
+        optimizer: Settings of both optimizers, each with its own state; Adam's epsilon as in PPO here.
         normalization: Observations and rewards by running statistics; off by default.
     """
 
     learning_rate: float = 5e-4
     critic_learning_rate: float = 5e-4
-    learning_rate_schedule: Kind = "constant"
+    learning_rate_schedule: ScheduleConfig = CONSTANT
     total_updates: int = 0
     discount: float = 0.99
     td_lambda: float = 0.8
     num_critic_steps: int = 8
     target_period: int = 1
     entropy_coef: float = 0.01
-    max_grad_norm: float = 10.0
-    adam_epsilon: float = 1e-5
+    entropy_coef_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=10.0)
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
         validate.at_least_one(self, "num_critic_steps", "target_period")
         validate.fraction(self, "discount", "td_lambda")
-        validate.positive(self, "learning_rate", "critic_learning_rate", "max_grad_norm", "adam_epsilon")
+        validate.positive(self, "learning_rate", "critic_learning_rate")
         validate.not_negative(self, "entropy_coef")
 
 
@@ -120,13 +120,12 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
         UserError: They do not fit: for instance actions other than one Discrete value with as many choices for every agent.
     """
     net = make_coma_networks(network, spec)
-    initial = {"actor": config.learning_rate, "critic": config.critic_learning_rate}
-    rates = {
-        name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
-    }
-    optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
-    init_fn, update_fn = partial(init, net, optimizers), partial(update, config, net, spec, optimizers, rates["actor"])
-    steps = _gradient_steps(config, net, spec, optimizers, rates["actor"])
+    schedules = make_schedules(config, "learning_rate", "entropy_coef")
+    rate = make_schedule(config.learning_rate_schedule, config.critic_learning_rate, config.total_updates)
+    rates = {"actor": schedules["learning_rate"], "critic": rate}
+    optimizers = {name: make_optimizer(config.optimizer, rate) for name, rate in rates.items()}
+    init_fn, update_fn = partial(init, net, optimizers), partial(update, config, net, spec, optimizers, schedules)
+    steps = _gradient_steps(config, net, spec, optimizers, schedules)
     return make_on_policy_agent("coma", config, spec, net, init_fn, update_fn, steps)
 
 
@@ -144,7 +143,7 @@ def update(
     net: ComaNetworks,
     spec: EnvSpec,
     optimizers: Optimizers,
-    rate: optax.Schedule,
+    schedules: Schedules,
     state: LearnerState,
     trajectory: Trajectory,
     key: Array,
@@ -158,12 +157,13 @@ def update(
 
     start = _progress_of(state, "critic")
     critic, critic_metrics = jax.lax.scan(critic_step, start, length=config.num_critic_steps)
-    grads, actor_metrics = actor_gradient(config, net, state.params["actor"], critic.params, batch)
+    entropy_coef = schedules["entropy_coef"](state.num_updates)
+    grads, actor_metrics = actor_gradient(net, state.params["actor"], critic.params, batch, entropy_coef)
     actor = take_step(optimizers["actor"], _progress_of(state, "actor"), grads)
     params = {"actor": actor.params, "critic": critic.params}
     opt_state = {"actor": actor.opt_state, "critic": critic.opt_state}
     metrics = {name: jnp.mean(values) for name, values in critic_metrics.items()} | actor_metrics
-    return finish(config, rate, state, params, opt_state, metrics)
+    return finish(config, schedules, state, params, opt_state, metrics)
 
 
 def make_batch(
@@ -227,15 +227,15 @@ def critic_loss(net: ComaNetworks, critic: Params, batch: Batch) -> tuple[Array,
 
 
 def actor_gradient(
-    config: COMAConfig, net: ComaNetworks, actor: Params, critic: Params, batch: Batch
+    net: ComaNetworks, actor: Params, critic: Params, batch: Batch, entropy_coef: Array | float
 ) -> tuple[Params, Metrics]:
     """Returns the gradient of the policy's loss at its parameters, and metrics."""
-    grads, metrics = jax.grad(partial(actor_loss, config, net), has_aux=True)(actor, critic, batch)
+    grads, metrics = jax.grad(partial(actor_loss, net), has_aux=True)(actor, critic, batch, entropy_coef)
     return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
 
 
 def actor_loss(
-    config: COMAConfig, net: ComaNetworks, actor: Params, critic: Params, batch: Batch
+    net: ComaNetworks, actor: Params, critic: Params, batch: Batch, entropy_coef: Array | float
 ) -> tuple[Array, Metrics]:
     """Returns policy gradient with counterfactual advantages - entropy bonus, and metrics; weight 0 does not count."""
     mean = partial(returns.weighted_mean, weight=batch.weight)
@@ -245,7 +245,7 @@ def actor_loss(
     log_prob = net.distribution.log_prob(logits, batch.action)
     policy, entropy = -mean(advantage * log_prob), mean(net.distribution.entropy(logits))
     log_ratio = counted_log_ratio(log_prob, batch.behavior_log_prob, batch.weight > 0)
-    return policy - config.entropy_coef * entropy, {
+    return policy - entropy_coef * entropy, {
         "loss/policy": policy,
         "policy/entropy": entropy,
         "policy/approx_kl": mean(approximate_kl(log_ratio)),
@@ -255,7 +255,7 @@ def actor_loss(
 
 def finish(
     config: COMAConfig,
-    rate: optax.Schedule,
+    schedules: Schedules,
     state: LearnerState,
     params: Params,
     opt_state: Any,
@@ -265,7 +265,7 @@ def finish(
     num_updates = state.num_updates + 1
     due = num_updates % config.target_period == 0
     target = jax.tree.map(partial(jnp.where, due), params["critic"], state.extra["target_critic"])
-    metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
+    metrics |= current_values(schedules, state.num_updates)
     return LearnerState(params, opt_state, num_updates, {"target_critic": target}), metrics
 
 
@@ -274,21 +274,26 @@ def _progress_of(state: LearnerState | Progress, name: str) -> Progress:
 
 
 def _gradient_steps(
-    config: COMAConfig, net: ComaNetworks, spec: EnvSpec, optimizers: Optimizers, rate: optax.Schedule
+    config: COMAConfig, net: ComaNetworks, spec: EnvSpec, optimizers: Optimizers, schedules: Schedules
 ) -> GradientSteps:
     """Returns `update` in parts, for the plan `central`: a step of the critic has zeros as gradient of the policy."""
     blank = {name: jnp.zeros(()) for name in (*_CRITIC_METRICS, *_ACTOR_METRICS, _IS_ACTOR_STEP)}
 
-    def prepare(params: Params, extra: Any, trajectory: Trajectory, key: Array) -> tuple[Batch, Summary]:
-        return make_batch(config, net, spec, params, extra, trajectory, key), {}
+    def prepare(
+        params: Params, extra: Any, trajectory: Trajectory, key: Array, num_updates: Array
+    ) -> tuple[tuple[Batch, Array | float], Summary]:
+        entropy_coef = schedules["entropy_coef"](num_updates)
+        return (make_batch(config, net, spec, params, extra, trajectory, key), entropy_coef), {}
 
-    def gradient(params: Params, batch: Batch, step: Array) -> tuple[Params, Metrics]:
+    def gradient(params: Params, prepared: tuple[Batch, Array | float], step: Array) -> tuple[Params, Metrics]:
+        batch, entropy_coef = prepared
+
         def of_critic() -> tuple[Params, Metrics]:
             grads, metrics = critic_gradient(net, params["critic"], batch)
             return {"actor": optax.tree.zeros_like(params["actor"]), "critic": grads}, blank | metrics
 
         def of_actor() -> tuple[Params, Metrics]:
-            grads, metrics = actor_gradient(config, net, params["actor"], params["critic"], batch)
+            grads, metrics = actor_gradient(net, params["actor"], params["critic"], batch, entropy_coef)
             zeros = optax.tree.zeros_like(params["critic"])
             return {"actor": grads, "critic": zeros}, blank | metrics | {_IS_ACTOR_STEP: jnp.ones(())}
 
@@ -308,6 +313,6 @@ def _gradient_steps(
     ) -> tuple[LearnerState, Metrics]:
         metrics = summary | {name: jnp.mean(step_metrics[name][:-1]) for name in _CRITIC_METRICS}
         metrics |= {name: step_metrics[name][-1] for name in _ACTOR_METRICS}
-        return finish(config, rate, state, progress.params, progress.opt_state, metrics)
+        return finish(config, schedules, state, progress.params, progress.opt_state, metrics)
 
     return GradientSteps(config.num_critic_steps + 1, prepare, gradient, apply, end)

@@ -8,6 +8,8 @@ import dataclasses
 
 from agents.api import ReplayAgent, ReplayConfig
 from agents.networks.config import NetworkConfig
+from agents.ops.optimizers import OptimizerConfig
+from agents.ops.schedules import CONSTANT, ScheduleConfig
 from agents.td3 import DEFAULT_REPLAY, TD3Config, make_td3
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -18,12 +20,14 @@ class DDPGConfig:
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
-        total_updates: Trajectories of the whole run; needed only by priorities, whose correction grows over the run.
+        total_updates: Trajectories of the whole run; needed only by schedules, and by priorities, whose correction grows.
         discount: g, per env step.
         n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
         tau: Step size of the target networks towards the learned ones.
-        actor_learning_rate: Step size of Adam.
-        critic_learning_rate: Step size of Adam.
+        actor_learning_rate: Initial learning rate of the actor.
+        critic_learning_rate: Initial learning rate of the critics.
+        learning_rate_schedule: Change of all learning rates over the run.
+        optimizer: Settings of all optimizers, each with its own state.
         random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
         importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
         exploration_noise: Standard deviation of the Gaussian noise on actions scaled to [-1, 1] during training.
@@ -36,6 +40,8 @@ class DDPGConfig:
     tau: float = 0.005
     actor_learning_rate: float = 1e-3
     critic_learning_rate: float = 1e-3
+    learning_rate_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-8)
     random_updates: int | None = None
     importance_sampling_exponent: float = 0.4
     exploration_noise: float = 0.1

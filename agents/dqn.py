@@ -39,8 +39,9 @@ from agents.ops.epsilon_greedy import (
 )
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import NStepRewards, Transitions, first_transitions, n_step_rewards, take_steps
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import Kind, Schedule, make_schedule, scale_by_schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
 from agents.ops.target_update import periodic
 from agents.ops.value_distributions import ValueDistribution, ValueType, make_value_distribution
 from envpool_bridge.errors import UserError
@@ -59,12 +60,12 @@ class DQNConfig:
         epsilon_start: Probability of a random action at the first update.
         epsilon_end: Probability of a random action after its linear decay.
         epsilon_decay_fraction: Fraction of the run over which epsilon decays.
+        eval_epsilon: Probability of a random action in evaluations (greedy mode); 0.001 or 0.05 in Atari papers.
         apex_alpha: alpha of Ape-X (7 in the paper): row i of B explores with epsilon^(1 + alpha i / (B - 1)). 0: all rows alike.
         total_updates: Trajectories of the whole run, for all schedules.
-        learning_rate: Step size of Adam.
-        learning_rate_schedule: "constant", or "linear" decay to 0 after `total_updates`.
-        adam_epsilon: Constant added to the root of Adam's second moment.
-        max_grad_norm: Global norm to which gradients are clipped. None: off.
+        learning_rate: Initial learning rate.
+        learning_rate_schedule: Change of the learning rate over the run.
+        optimizer: Settings of the optimizer.
         discount: g, per env step.
         n_step: Rewards of a return before it bootstraps.
         target_update_period: Gradient steps between two copies to the target network.
@@ -79,7 +80,8 @@ class DQNConfig:
         huber_delta: Absolute error beyond which the loss is linear, of "scalar" (None: nowhere) and "quantile".
         value_rescale_epsilon: epsilon of R2D2's rescaling of values ("scalar" only). None: off.
         reward_clip: Rewards are clipped to [-reward_clip, reward_clip]. None: off.
-        importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
+        importance_sampling_exponent: beta of prioritized replay at the first update.
+        importance_sampling_end: beta at the end of the run; it changes linearly.
         initial_priority: Priority of new windows: the "max" of all so far, or from values that the "actor" recorded (Ape-X).
     """
 
@@ -87,12 +89,12 @@ class DQNConfig:
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
     epsilon_decay_fraction: float = 0.5
+    eval_epsilon: float = 0.0
     apex_alpha: float = 0.0
     total_updates: int = 0
     learning_rate: float = 2.5e-4
-    learning_rate_schedule: Kind = "constant"
-    adam_epsilon: float = 1.5e-4
-    max_grad_norm: float | None = 10.0
+    learning_rate_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(epsilon=1.5e-4, max_grad_norm=10.0)
     discount: float = 0.99
     n_step: int = 1
     target_update_period: int = 1_000
@@ -108,13 +110,15 @@ class DQNConfig:
     value_rescale_epsilon: float | None = None
     reward_clip: float | None = None
     importance_sampling_exponent: float = 0.4
+    importance_sampling_end: float = 1.0
     initial_priority: Literal["max", "actor"] = "max"
 
     def __post_init__(self) -> None:
         validate.at_least_one(self, "n_step", "target_update_period")
-        validate.positive(self, "learning_rate", "adam_epsilon", "noisy_sigma", "max_grad_norm")
+        validate.positive(self, "learning_rate", "noisy_sigma")
         validate.positive(self, "huber_delta", "value_rescale_epsilon", "reward_clip")
-        validate.fraction(self, "discount", "importance_sampling_exponent", "epsilon_start", "epsilon_end")
+        validate.fraction(self, "discount", "importance_sampling_exponent", "importance_sampling_end")
+        validate.fraction(self, "epsilon_start", "epsilon_end", "eval_epsilon")
         validate.fraction(self, "epsilon_decay_fraction", above_zero=True)
         validate.not_negative(self, "apex_alpha")
         validate.value_distribution(self)
@@ -203,16 +207,19 @@ def build_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> DQN:
     options = QOptions(values.num_outputs, config.dueling, config.noisy_sigma if config.noisy else None)
     total, is_prioritized = config.total_updates, config.replay.priority_exponent > 0.0
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
-    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
-    adam = optax.scale_by_adam(eps=config.adam_epsilon)
     return DQN(
         config,
         make_q_network(network, spec, options),
         values,
-        optax.chain(clip, adam, scale_by_schedule(learning_rate)),
+        make_optimizer(config.optimizer, learning_rate),
         epsilon_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_decay_fraction, total),
         learning_rate,
-        importance_exponent_schedule(config.importance_sampling_exponent, total, is_prioritized=is_prioritized),
+        importance_exponent_schedule(
+            config.importance_sampling_exponent,
+            total,
+            is_prioritized=is_prioritized,
+            final=config.importance_sampling_end,
+        ),
     )
 
 
@@ -247,7 +254,7 @@ def act(
     keys: Array,
     mode: Mode,
 ) -> tuple[Action, dict[str, Array], AgentState]:
-    """Returns epsilon-greedy legal actions [B]; greedy mode uses no epsilon and the mean weights of noisy layers."""
+    """Returns epsilon-greedy legal actions [B]; greedy mode uses `eval_epsilon` and the mean weights of noisy layers."""
     net, config = dqn.net, dqn.config
     noise_keys, choice_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
     noise = noise_keys if config.noisy and mode is Mode.SAMPLE else None
@@ -257,7 +264,10 @@ def act(
     if config.apex_alpha:
         epsilon = jnp.power(epsilon, agent_state["exponent"])
         state = {"network": state, "exponent": agent_state["exponent"]}
-    action = epsilon_greedy(value, legal, epsilon, choice_keys) if mode is Mode.SAMPLE else greedy(value, legal)
+    if mode is Mode.GREEDY:
+        epsilon = config.eval_epsilon
+    explores = mode is Mode.SAMPLE or config.eval_epsilon > 0.0
+    action = epsilon_greedy(value, legal, epsilon, choice_keys) if explores else greedy(value, legal)
     extras: dict[str, Array] = {}
     if config.initial_priority == "actor":
         extras = {"value": select_action(value, action), "max_value": select_action(value, greedy(value, legal))}
@@ -320,12 +330,13 @@ def loss(
 
 def apply_gradient(dqn: DQN, state: LearnerState, grads: Params) -> tuple[LearnerState, Metrics]:
     """Returns the state after one optimizer step, its target network copied when due, and metrics of the step."""
-    steps, opt_state = dqn.optimizer.update(grads, state.opt_state, num_updates=state.num_updates)
-    network = optax.apply_updates(state.params["network"], steps)
+    network = state.params["network"]
+    steps, opt_state = dqn.optimizer.update(grads, state.opt_state, network, num_updates=state.num_updates)
+    network = optax.apply_updates(network, steps)
     count = state.extra.num_gradient_steps + 1
     extra = DQNExtra(periodic(state.extra.target, network, count, dqn.config.target_update_period), count)
-    rates = {"learning_rate": dqn.learning_rate(state.num_updates), "exploration/epsilon": state.params["epsilon"]}
-    metrics = {name: jnp.asarray(rate, jnp.float32) for name, rate in rates.items()}
+    metrics = current_values({"learning_rate": dqn.learning_rate}, state.num_updates)
+    metrics["exploration/epsilon"] = jnp.asarray(state.params["epsilon"], jnp.float32)
     params = {**state.params, "network": network}
     state = LearnerState(params, opt_state, state.num_updates, extra)
     return state, metrics | {"gradient/norm": optax.tree.norm(grads)}

@@ -4,22 +4,22 @@ Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4. `docs/algorithms/imp
 """
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
+from agents.api import Agent, Array, Metrics, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
-from agents.networks.custom import bound_network
 from agents.ops import returns
-from agents.ops.gradient_steps import apply_gradient, single_gradient_step
-from agents.ops.policy_gradient import actor_critic_loss, approximate_kl, counted_log_ratio
-from agents.ops.schedules import make_schedule
+from agents.ops.policy_gradient import (
+    ActorCriticCoefficients,
+    actor_critic_loss,
+    approximate_kl,
+    counted_log_ratio,
+)
 from agents.ops.vtrace import VTraceConfig, vtrace
-from agents.transforms.on_policy_agent import PolicyGradientConfig, init_state, make_on_policy_agent, make_optimizer
+from agents.transforms.on_policy_agent import PolicyGradientConfig, make_policy_gradient_agent
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -41,30 +41,12 @@ def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig | Ac
     Raises:
         UserError: Environment and network do not fit.
     """
-    net = bound_network(network, spec)
-    rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
-    optimizer = make_optimizer(config, rate)
-    init_fn, update_fn = partial(init_state, net, optimizer), partial(update, config, net, optimizer, rate)
-    steps = single_gradient_step(partial(loss, config, net), optimizer, rate)
-    return make_on_policy_agent("impala", config, spec, net, init_fn, update_fn, steps)
+    return make_policy_gradient_agent("impala", config, spec, network, loss)
 
 
-def update(
-    config: IMPALAConfig,
-    net: ActorCritic,
-    optimizer: optax.GradientTransformationExtraArgs,
-    rate: optax.Schedule,
-    state: LearnerState,
-    trajectory: Trajectory,
-    key: Array,
-) -> tuple[LearnerState, Metrics]:
-    """Returns the state after one gradient step on a trajectory, and metrics."""
-    del key
-    grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(state.params, trajectory)
-    return apply_gradient(optimizer, rate, state, grads, metrics)
-
-
-def loss(config: IMPALAConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> tuple[Array, Metrics]:
+def loss(
+    config: IMPALAConfig, net: ActorCritic, params: Params, trajectory: Trajectory, entropy_coef: Array | float
+) -> tuple[Array, Metrics]:
     """Returns policy + value error - entropy bonus on the targets of V-trace, and metrics."""
     parameters, value, _ = net.unroll(params, trajectory.observation, trajectory.agent_state, trajectory.is_first)
     parameters = parameters[:-1]
@@ -76,8 +58,8 @@ def loss(config: IMPALAConfig, net: ActorCritic, params: Params, trajectory: Tra
     weight = trajectory.valid.astype(value.dtype)
     if config.normalize_advantage:
         advantage = returns.standardize(advantage, weight)
-    coefficients = {"value_coef": config.value_coef, "entropy_coef": config.entropy_coef}
-    total, metrics = actor_critic_loss(log_prob, entropy, value[:-1], advantage, target, weight, **coefficients)
+    coefficients = ActorCriticCoefficients(config.value_coef, entropy_coef, config.value_huber_delta)
+    total, metrics = actor_critic_loss(log_prob, entropy, value[:-1], advantage, target, weight, coefficients)
     metrics["policy/approx_kl"] = returns.weighted_mean(approximate_kl(log_ratio), weight)
     ratio, bound = jnp.exp(log_ratio), config.vtrace.rho_bar
     metrics["vtrace/rho_mean"] = returns.weighted_mean(jnp.minimum(bound, ratio), weight)

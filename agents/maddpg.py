@@ -32,8 +32,9 @@ from agents.networks.team_actions import TeamActions, make_team_actions
 from agents.ops import validate
 from agents.ops.action_scaling import sync_random_acting
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import Schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
 from agents.ops.target_update import polyak
 from agents.ops.team_rows import by_agent
 from envpool_bridge.spec.specs import EnvSpec
@@ -45,18 +46,19 @@ class MADDPGConfig:
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
-        total_updates: Trajectories of the whole run; needed only by priorities, whose correction grows over the run.
+        total_updates: Trajectories of the whole run; needed only by schedules, and by priorities, whose correction grows.
         discount: g, per env step.
         tau: Step size of the target networks towards the learned ones.
-        actor_learning_rate: Step size of Adam.
-        critic_learning_rate: Step size of Adam.
+        actor_learning_rate: Initial learning rate of the actors.
+        critic_learning_rate: Initial learning rate of the critics.
+        learning_rate_schedule: Change of all learning rates over the run.
+        optimizer: Settings of all optimizers, those of all actors and of all critics; gradients of each are clipped together.
         random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
         importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
         share_parameters: All agents have the same weights, and the index of the agent is an input; the paper's have their own.
         exploration_noise: Standard deviation of the Gaussian noise on continuous actions, scaled to [-1, 1].
         temperature: Temperature of the softmax that relaxes a discrete action in gradients.
         output_penalty: Weight of the mean square of the policies' outputs, which prevents saturation.
-        max_grad_norm: Global norm to which the gradients of all actors, and of all critics, are clipped.
     """
 
     replay: ReplayConfig = dataclasses.field(
@@ -67,16 +69,17 @@ class MADDPGConfig:
     tau: float = 0.01
     actor_learning_rate: float = 1e-2
     critic_learning_rate: float = 1e-2
+    learning_rate_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-8, max_grad_norm=0.5)
     random_updates: int | None = None
     importance_sampling_exponent: float = 0.4
     share_parameters: bool = False
     exploration_noise: float = 0.1
     temperature: float = 1.0
     output_penalty: float = 1e-3
-    max_grad_norm: float = 0.5
 
     def __post_init__(self) -> None:
-        validate.positive(self, "actor_learning_rate", "critic_learning_rate", "temperature", "max_grad_norm")
+        validate.positive(self, "actor_learning_rate", "critic_learning_rate", "temperature")
         validate.not_negative(self, "exploration_noise", "output_penalty")
         validate.fraction(self, "discount", "importance_sampling_exponent")
         validate.fraction(self, "tau", above_zero=True)
@@ -132,6 +135,7 @@ class MADDPG(NamedTuple):
         net: Policies and critics.
         actions: Encoding of actions as vectors [D], and random ones.
         beta: Importance-sampling exponent as a function of `num_updates`.
+        rates: Learning rates of "actor" and "critic" as functions of `num_updates`.
     """
 
     config: MADDPGConfig
@@ -139,6 +143,7 @@ class MADDPG(NamedTuple):
     net: MaddpgNetworks
     actions: TeamActions
     beta: Schedule
+    rates: Schedules
 
 
 def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
@@ -151,7 +156,11 @@ def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> 
         config.total_updates,
         is_prioritized=config.replay.priority_exponent > 0.0,
     )
-    maddpg = MADDPG(config, spec.rows_per_env, net, actions, beta)
+    initial = {"actor": config.actor_learning_rate, "critic": config.critic_learning_rate}
+    rates = {
+        name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
+    }
+    maddpg = MADDPG(config, spec.rows_per_env, net, actions, beta, rates)
     sync = partial(sync_random_acting, config.random_updates)
     return ReplayAgent(
         name="maddpg",
@@ -164,18 +173,16 @@ def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> 
     )
 
 
-def optimizers(config: MADDPGConfig) -> dict[str, optax.GradientTransformation]:
+def optimizers(maddpg: MADDPG) -> dict[str, optax.GradientTransformationExtraArgs]:
     """Returns the optimizers of actors and critics."""
-    rates = {"actor": config.actor_learning_rate, "critic": config.critic_learning_rate}
-    clip = optax.clip_by_global_norm(config.max_grad_norm)
-    return {name: optax.chain(clip, optax.adam(rate)) for name, rate in rates.items()}
+    return {name: make_optimizer(maddpg.config.optimizer, rate) for name, rate in maddpg.rates.items()}
 
 
 def init(maddpg: MADDPG, key: Array) -> LearnerState:
     """Returns the initial learner state. `key` is consumed."""
     actor_key, critic_key = jax.random.split(key)
     learned = {"actor": maddpg.net.init_policy(actor_key), "critic": maddpg.net.init_critic(critic_key)}
-    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(maddpg.config).items()}
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(maddpg).items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     target = jax.tree.map(jnp.copy, learned)
     extra = MADDPGExtra(learned["critic"], target["actor"], target["critic"], jnp.zeros((), jnp.int32))
@@ -211,19 +218,21 @@ def update(maddpg: MADDPG, state: LearnerState, sample: Sample, key: Array) -> t
     agents that are present, in reward units.
     """
     extra: MADDPGExtra = state.extra
-    actor, optimizer, opt_state = state.params["actor"], optimizers(maddpg.config), dict(state.opt_state)
+    actor, optimizer, opt_state = state.params["actor"], optimizers(maddpg), dict(state.opt_state)
+    now = {"num_updates": state.num_updates}
     batch = team_batch(maddpg, sample, state.num_updates)
 
     target = targets(maddpg, extra.target_actor, extra.target_critic, batch)
     grads, (error, metrics) = jax.grad(partial(critic_loss, maddpg), has_aux=True)(extra.critic, batch, target)
-    steps, opt_state["critic"] = optimizer["critic"].update(grads, opt_state["critic"], extra.critic)
+    steps, opt_state["critic"] = optimizer["critic"].update(grads, opt_state["critic"], extra.critic, **now)
     critic = optax.apply_updates(extra.critic, steps)
     metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
 
     grads, actor_metrics = jax.grad(partial(actor_loss, maddpg), has_aux=True)(actor, critic, batch, key)
-    steps, opt_state["actor"] = optimizer["actor"].update(grads, opt_state["actor"], actor)
+    steps, opt_state["actor"] = optimizer["actor"].update(grads, opt_state["actor"], actor, **now)
     actor = optax.apply_updates(actor, steps)
     metrics |= actor_metrics | {"gradient/norm": optax.tree.norm(grads)}
+    metrics |= current_values({"learning_rate": maddpg.rates["actor"]}, state.num_updates)
 
     tau = maddpg.config.tau
     target_actor, target_critic = polyak(extra.target_actor, actor, tau), polyak(extra.target_critic, critic, tau)

@@ -19,11 +19,19 @@ from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, make_phasic
 from agents.ops import returns, validate
 from agents.ops.gradient_steps import init_progress, take_step
-from agents.ops.minibatches import shuffled_minibatches
-from agents.ops.optimizers import clipped_adam
+from agents.ops.minibatches import (
+    Axis,
+    shuffled_minibatches,
+    shuffled_row_minibatches,
+    take_rows,
+    take_steps,
+    validate_minibatches,
+)
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.phase_memory import PhaseMemory, init_phase_memory, store_trajectory
-from agents.ops.policy_gradient import clipped_surrogate_loss
-from agents.ops.schedules import Kind, make_schedule
+from agents.ops.policy_gradient import SurrogateCoefficients, clipped_surrogate_loss
+from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule, make_schedules
+from agents.ops.value_distributions import huber
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
@@ -39,63 +47,70 @@ class PPGConfig:
     """Hyper-parameters; defaults of the paper's Procgen experiments (appendix A), except that rewards are not scaled.
 
     Attributes:
-        learning_rate: Initial learning rate of Adam in the policy phase.
-        learning_rate_schedule: Schedule of both learning rates: "constant", or "linear" to 0 after `total_updates`.
-        total_updates: Updates of the whole run, for the schedule.
+        learning_rate: Initial learning rate in the policy phase.
+        learning_rate_schedule: Change of both learning rates over the run.
+        total_updates: Updates of the whole run, for schedules.
         rollout_length: T of the trajectories that are kept: `run.rollout_length`.
         num_rows: B of the trajectories that are kept: `run.num_envs`.
         discount: g.
         gae_lambda: lambda of GAE.
-        clip_epsilon: Largest distance from 1 at which the probability ratio counts.
+        clip_epsilon: Largest distance from 1 at which the probability ratio counts, initially.
+        clip_epsilon_schedule: Change of that distance over the run.
         value_coef: Weight of the value error in the policy phase.
-        entropy_coef: Weight of the entropy bonus.
-        max_grad_norm: Gradients are scaled down to this global norm, in both phases.
+        value_huber_delta: Value error beyond which its loss is linear, in both phases, in reward units; None: squared everywhere.
+        entropy_coef: Initial weight of the entropy bonus.
+        entropy_coef_schedule: Change of that weight over the run.
+        optimizer: Settings of the optimizers of both phases.
         num_epochs: Passes over a trajectory in the policy phase, for policy and value: the paper's E_pi and E_V, both 1.
-        num_minibatches: Gradient steps of such a pass; divides T.
+        num_minibatches: Gradient steps of such a pass; divides T, or B.
+        minibatch_axis: Minibatches of the policy phase are steps of "time" of all rows, or all steps of some "rows"; those of the
+            auxiliary phase are always steps of time.
         normalize_advantage: Whether advantages are standardized in each minibatch.
         num_policy_phases: Updates from one auxiliary phase to the next.
         num_auxiliary_epochs: Passes of an auxiliary phase over all trajectories since the last one.
         num_auxiliary_minibatches: Gradient steps of such a pass for each trajectory; divides T.
-        auxiliary_learning_rate: Initial learning rate of Adam in the auxiliary phase.
+        auxiliary_learning_rate: Initial learning rate in the auxiliary phase.
         clone_coef: Weight of KL(old policy || policy) in the auxiliary phase.
-        adam_epsilon: Epsilon of both optimizers.
         normalization: Observations and rewards by running statistics; off by default, while the paper scales rewards.
     """
 
     learning_rate: float = 5e-4
-    learning_rate_schedule: Kind = "constant"
+    learning_rate_schedule: ScheduleConfig = CONSTANT
     total_updates: int = 0
     rollout_length: int = 32
     num_rows: int = 128
     discount: float = 0.999
     gae_lambda: float = 0.95
     clip_epsilon: float = 0.2
+    clip_epsilon_schedule: ScheduleConfig = CONSTANT
     value_coef: float = 0.5
+    value_huber_delta: float | None = None
     entropy_coef: float = 0.01
-    max_grad_norm: float = 0.5
+    entropy_coef_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=0.5)
     num_epochs: int = 1
     num_minibatches: int = 8
+    minibatch_axis: Axis = "time"
     normalize_advantage: bool = True
     num_policy_phases: int = 32
     num_auxiliary_epochs: int = 6
     num_auxiliary_minibatches: int = 16
     auxiliary_learning_rate: float = 5e-4
     clone_coef: float = 1.0
-    adam_epsilon: float = 1e-5
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
         validate.at_least_one(self, "num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
         validate.at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
         validate.fraction(self, "discount", "gae_lambda")
-        validate.positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "max_grad_norm")
+        validate.positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "value_huber_delta")
         validate.not_negative(self, "clone_coef")
-        for name in ("num_minibatches", "num_auxiliary_minibatches"):
-            if self.rollout_length % getattr(self, name):
-                raise UserError(
-                    f"{name} must divide rollout_length: got {getattr(self, name)} and {self.rollout_length}; minibatches "
-                    "are cut along time"
-                )
+        if self.rollout_length % self.num_auxiliary_minibatches:
+            raise UserError(
+                f"num_auxiliary_minibatches must divide rollout_length: got {self.num_auxiliary_minibatches} and "
+                f"{self.rollout_length}; minibatches of the auxiliary phase are cut along time"
+            )
+        validate_minibatches(self.minibatch_axis, self.num_minibatches, self.rollout_length, self.num_rows)
 
     @property
     def num_gradient_steps(self) -> int:
@@ -148,13 +163,12 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
         UserError: Environment and network do not fit, or the network has a memory or a shared torso.
     """
     phasic = make_phasic(network, spec)
-    initial = {"policy": config.learning_rate, "auxiliary": config.auxiliary_learning_rate}
-    rates = {
-        name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
-    }
-    optimizers = {name: clipped_adam(rate, config.max_grad_norm, config.adam_epsilon) for name, rate in rates.items()}
+    schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
+    rate = make_schedule(config.learning_rate_schedule, config.auxiliary_learning_rate, config.total_updates)
+    rates = {"policy": schedules["learning_rate"], "auxiliary": rate}
+    optimizers = {name: make_optimizer(config.optimizer, rate) for name, rate in rates.items()}
     init_fn = partial(init, config, spec, phasic, optimizers)
-    update_fn = partial(update, config, phasic, optimizers, rates["policy"])
+    update_fn = partial(update, config, phasic, optimizers, schedules)
     return make_on_policy_agent("ppg", config, spec, phasic.net, init_fn, update_fn, None)
 
 
@@ -171,7 +185,7 @@ def update(
     config: PPGConfig,
     phasic: Phasic,
     optimizers: Optimizers,
-    rate: optax.Schedule,
+    schedules: Schedules,
     state: LearnerState,
     batch: Trajectory,
     key: Array,
@@ -184,9 +198,12 @@ def update(
     _validate_sizes(config, batch)
     policy_key, auxiliary_key = jax.random.split(key)
     steps = make_batch(config, phasic, state.params, batch)
-    order = shuffled_minibatches(policy_key, config.rollout_length, config.num_epochs, config.num_minibatches)
+    order = policy_minibatches(config, policy_key)
+    now = SurrogateCoefficients(*(schedules[name](state.num_updates) for name in ("clip_epsilon", "entropy_coef")))
     start = dataclasses.replace(init_progress(state), opt_state=state.opt_state["policy"])
-    progress, metrics = _descend(partial(policy_loss, config, phasic), optimizers["policy"], start, steps, order)
+    loss = partial(policy_loss, config, phasic, now)
+    take = partial(take_rows, num_minibatches=config.num_minibatches) if config.minibatch_axis == "rows" else take_steps
+    progress, metrics = _descend(loss, optimizers["policy"], start, partial(take, steps), order)
     phase = state.num_updates % config.num_policy_phases
     memory = store_trajectory(state.extra, steps.observation, steps.target_value, batch.valid, phase)
 
@@ -199,7 +216,7 @@ def update(
         lambda *before: before,
         *(dataclasses.replace(progress, opt_state=state.opt_state["auxiliary"]), memory.metrics),
     )
-    metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
+    metrics |= current_values(schedules, state.num_updates)
     opt_state = {"policy": progress.opt_state, "auxiliary": auxiliary.opt_state}
     memory = dataclasses.replace(memory, metrics=auxiliary_metrics)
     return LearnerState(auxiliary.params, opt_state, state.num_updates + 1, memory), metrics | auxiliary_metrics
@@ -222,7 +239,16 @@ def make_batch(config: PPGConfig, phasic: Phasic, params: Params, trajectory: Tr
     )
 
 
-def policy_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: PolicyBatch) -> tuple[Array, Metrics]:
+def policy_minibatches(config: PPGConfig, key: Array) -> Array:
+    """Returns the minibatches of a policy phase, as `shuffled_minibatches` or `shuffled_row_minibatches` does. Consumes `key`."""
+    if config.minibatch_axis == "rows":
+        return shuffled_row_minibatches(key, config.num_rows, config.num_epochs, config.num_minibatches)
+    return shuffled_minibatches(key, config.rollout_length, config.num_epochs, config.num_minibatches)
+
+
+def policy_loss(
+    config: PPGConfig, phasic: Phasic, now: SurrogateCoefficients, params: Params, batch: PolicyBatch
+) -> tuple[Array, Metrics]:
     """Returns clipped surrogate + value error - entropy bonus, and metrics; steps of weight 0 do not count."""
     parameters, value, _ = phasic.outputs(params, batch.observation)
     distribution, mean = phasic.net.distribution, partial(returns.weighted_mean, weight=batch.weight)
@@ -231,11 +257,11 @@ def policy_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: Policy
         advantage = returns.standardize(advantage, batch.weight)
     log_prob = distribution.log_prob(parameters, batch.action)
     policy, metrics = clipped_surrogate_loss(
-        log_prob, batch.behavior_log_prob, advantage, batch.weight, config.clip_epsilon
+        log_prob, batch.behavior_log_prob, advantage, batch.weight, now.clip_epsilon
     )
-    value_error = 0.5 * mean(jnp.square(value - batch.target_value))
+    value_error = mean(huber(value - batch.target_value, config.value_huber_delta))
     entropy = mean(distribution.entropy(parameters))
-    total = policy + config.value_coef * value_error - config.entropy_coef * entropy
+    total = policy + config.value_coef * value_error - now.entropy * entropy
     return total, metrics | {"loss/total": total, "loss/value": value_error, "policy/entropy": entropy}
 
 
@@ -256,7 +282,8 @@ def auxiliary_phase(
     )
     num_minibatches = config.num_policy_phases * config.num_auxiliary_minibatches
     order = shuffled_minibatches(key, memory.valid.shape[0], config.num_auxiliary_epochs, num_minibatches)
-    return _descend(partial(auxiliary_loss, config, phasic), optimizer, progress, batch, order, "auxiliary/")
+    loss = partial(auxiliary_loss, config, phasic)
+    return _descend(loss, optimizer, progress, partial(take_steps, batch), order, "auxiliary/")
 
 
 def auxiliary_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: AuxiliaryBatch) -> tuple[Array, Metrics]:
@@ -265,9 +292,10 @@ def auxiliary_loss(config: PPGConfig, phasic: Phasic, params: Params, batch: Aux
     Steps of weight 0 do not count.
     """
     outputs, mean = phasic.outputs(params, batch.observation), partial(returns.weighted_mean, weight=batch.weight)
-    distillation = 0.5 * mean(jnp.square(outputs.auxiliary - batch.target_value))
+    error = partial(huber, delta=config.value_huber_delta)
+    distillation = mean(error(outputs.auxiliary - batch.target_value))
     clone = mean(phasic.divergence(batch.old_policy, outputs.policy))
-    value = 0.5 * mean(jnp.square(outputs.value - batch.target_value))
+    value = mean(error(outputs.value - batch.target_value))
     total = distillation + config.clone_coef * clone + value
     return total, {"auxiliary/distillation": distillation, "auxiliary/clone_kl": clone, "auxiliary/value": value}
 
@@ -276,18 +304,17 @@ def _descend(
     loss: Callable[[Params, Any], tuple[Array, Metrics]],
     optimizer: optax.GradientTransformation,
     progress: Progress,
-    batch: Any,
+    take: Callable[[Array], Any],
     order: Array,
     prefix: str = "",
 ) -> tuple[Progress, Metrics]:
-    """Takes a gradient step for each row of `order`, [steps, minibatch length] int32, which selects steps of `batch`.
+    """Takes a gradient step for each row of `order`, [steps, minibatch length] int32, on the minibatch that `take` makes of it.
 
     Returns the progress and the mean of the metrics. `prefix` is that of the metric `gradient/norm`.
     """
 
     def step(progress: Progress, chosen: Array) -> tuple[Progress, Metrics]:
-        minibatch = jax.tree.map(lambda leaf: leaf[chosen], batch)
-        grads, metrics = jax.grad(loss, has_aux=True)(progress.params, minibatch)
+        grads, metrics = jax.grad(loss, has_aux=True)(progress.params, take(chosen))
         return take_step(optimizer, progress, grads), metrics | {f"{prefix}gradient/norm": optax.tree.norm(grads)}
 
     progress, metrics = jax.lax.scan(step, progress, order)

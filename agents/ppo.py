@@ -1,6 +1,6 @@
 """PPO-clip as pure functions. Source: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and 9.
 
-`update` is one update, `loss` its loss. `docs/algorithms/ppo.md` lists every detail that the paper leaves open.
+`prepare`, `gradient`, `apply` and `finish` are the parts of an update. `docs/algorithms/ppo.md` lists what the paper omits.
 """
 
 import dataclasses
@@ -12,14 +12,11 @@ import jax.numpy as jnp
 import optax
 
 from agents.api import (
-    Action,
     Agent,
-    AgentState,
     Array,
     GradientSteps,
     LearnerState,
     Metrics,
-    Observation,
     Params,
     Progress,
     Summary,
@@ -30,16 +27,31 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
 from agents.ops import popart, returns, validate
-from agents.ops.gradient_steps import init_progress, take_step
-from agents.ops.minibatches import shuffled_minibatches
-from agents.ops.optimizers import clipped_adam
-from agents.ops.policy_gradient import clipped_squared_error, clipped_surrogate_loss, counted_log_ratio
-from agents.ops.schedules import Kind, make_schedule
+from agents.ops.gradient_steps import make_update, take_step
+from agents.ops.minibatches import (
+    Axis,
+    Batch,
+    Minibatches,
+    shuffled_minibatches,
+    shuffled_row_minibatches,
+    take_rows,
+    take_steps,
+)
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.policy_gradient import (
+    SurrogateCoefficients,
+    clipped_surrogate_loss,
+    clipped_value_error,
+    counted_log_ratio,
+)
+from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, adapt_rate_scale, current_values, make_schedules
 from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+
+_RATE_SCALE = "learning_rate/scale"  # metric of a gradient step that takes `Minibatches.rate_scale` to `apply`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,21 +59,27 @@ class PPOConfig:
     """Hyper-parameters; defaults of the paper's Atari and MuJoCo experiments where it gives them.
 
     Attributes:
-        learning_rate: Initial learning rate of Adam.
-        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
-        total_updates: Updates of the whole run, for the schedule.
+        learning_rate: Initial learning rate.
+        learning_rate_schedule: Change of the learning rate over the run.
+        adaptive_kl: Target of the mean approximate KL, nats. After an update above twice the target the learning rate is divided
+            by 1.5; below half of it, it is multiplied by 1.5. It stays in [1e-6, 1e-2]. None: off.
+        total_updates: Updates of the whole run, for schedules.
         discount: g.
         gae_lambda: lambda of GAE.
-        clip_epsilon: Largest distance from 1 at which the probability ratio counts.
+        clip_epsilon: Largest distance from 1 at which the probability ratio counts, initially.
+        clip_epsilon_schedule: Change of that distance over the run.
         value_clip_epsilon: Largest distance of a value from its old one, in reward units; None does not clip.
+        value_huber_delta: Value error beyond which its loss is linear, in reward units; None: squared everywhere.
         value_coef: Weight of the value error.
-        entropy_coef: Weight of the entropy bonus.
-        max_grad_norm: Gradients are scaled down to this global norm.
+        entropy_coef: Initial weight of the entropy bonus.
+        entropy_coef_schedule: Change of that weight over the run.
+        optimizer: Settings of the optimizer; Adam's epsilon is 1e-5 as in the authors' code.
         num_epochs: Passes over a trajectory.
-        num_minibatches: Gradient steps of a pass; divides T.
+        num_minibatches: Gradient steps of a pass; divides T, or B.
+        minibatch_axis: Minibatches are steps (or chunks) of "time" of all rows, or all steps of some "rows". For "rows" on
+            several devices, `num_minibatches` should divide the rows of each, or rows move between them.
         normalize_advantage: Whether advantages are standardized in each minibatch.
         target_kl: Once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps are skipped; None: off.
-        adam_epsilon: 1e-5 as in the authors' code.
         normalization: Observations and rewards by running statistics; off by default.
         decoupled: Ratios are clipped around the policy before the update, not around the one that acted. Steps are weighted by
             the ratio of the former to the latter (Hilton et al. 2021, arXiv:2110.00641). For a policy lag above 0.
@@ -78,20 +96,24 @@ class PPOConfig:
     """
 
     learning_rate: float = 3e-4
-    learning_rate_schedule: Kind = "constant"
+    learning_rate_schedule: ScheduleConfig = CONSTANT
+    adaptive_kl: float | None = None
     total_updates: int = 0
     discount: float = 0.99
     gae_lambda: float = 0.95
     clip_epsilon: float = 0.2
+    clip_epsilon_schedule: ScheduleConfig = CONSTANT
     value_clip_epsilon: float | None = None
+    value_huber_delta: float | None = None
     value_coef: float = 0.5
     entropy_coef: float = 0.01
-    max_grad_norm: float = 0.5
+    entropy_coef_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=0.5)
     num_epochs: int = 4
     num_minibatches: int = 4
+    minibatch_axis: Axis = "time"
     normalize_advantage: bool = True
     target_kl: float | None = None
-    adam_epsilon: float = 1e-5
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
     decoupled: bool = False
     targets: Literal["gae", "vtrace"] = "gae"
@@ -107,64 +129,22 @@ class PPOConfig:
     def __post_init__(self) -> None:
         validate.at_least_one(self, "num_epochs", "num_minibatches")
         validate.fraction(self, "discount", "gae_lambda")
-        validate.positive(self, "learning_rate", "clip_epsilon", "max_grad_norm", "vtrace_clip", "reward_clip")
+        validate.positive(
+            self, "learning_rate", "clip_epsilon", "vtrace_clip", "reward_clip", "value_huber_delta", "adaptive_kl"
+        )
         validate.not_negative(self, "max_staleness")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")
         if not 0.0 < self.value_normalization_step <= 1.0:
             raise UserError(f"value_normalization_step must lie in (0, 1]: got {self.value_normalization_step}")
+        if self.adaptive_kl is not None and self.num_gradient_steps == 1:
+            raise UserError("adaptive_kl needs at least 2 gradient steps of an update: the KL of the first is 0")
         chunked_unroll.validate_chunk_sizes(self.chunk_length, self.burn_in)
 
     @property
     def num_gradient_steps(self) -> int:
         """Gradient steps of one update."""
         return self.num_epochs * self.num_minibatches
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """Inputs of the loss for each step; [T, B, ...] each leaf.
-
-    Attributes:
-        observation: Observation that was acted on.
-        action: Action that was chosen.
-        proximal_log_prob: Log-probability of the action under the policy around which ratios are clipped, nats.
-        importance: Probability under that policy divided by the probability when the action was chosen.
-        old_value: Output of the network before the update.
-        advantage: Reward units.
-        target_value: In the units of the network's output: reward units, or normalized.
-        weight: 0 where the step only reset, or is too stale.
-        is_first: Whether the observation is the first of an episode.
-        agent_state: State before each chunk, [C, B, ...] each for C chunks of a trajectory (see
-            `agents.networks.chunked_unroll`); [B, ...] each in the loss; () for a network without memory.
-    """
-
-    observation: Observation
-    action: Action
-    proximal_log_prob: Array
-    importance: Array
-    old_value: Array
-    advantage: Array
-    target_value: Array
-    weight: Array
-    is_first: Array
-    agent_state: AgentState = ()
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Minibatches:
-    """All minibatches of an update.
-
-    Attributes:
-        batch: [T, B, ...] each.
-        order: [num_gradient_steps, T / num_minibatches] int32, the steps of time in each minibatch. For a network with memory,
-            [num_gradient_steps, C / num_minibatches] int32, the chunks in each.
-    """
-
-    batch: Batch
-    order: Array
 
 
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
@@ -174,11 +154,11 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCri
         UserError: Environment and network do not fit.
     """
     net = bound_network(network, spec)
-    rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
-    optimizer = clipped_adam(rate, config.max_grad_norm, config.adam_epsilon)
-    init_fn, update_fn = partial(init, config, net, optimizer), partial(update, config, net, optimizer, rate)
-    parts = partial(prepare, config, net), partial(gradient, config, net), partial(apply, config, optimizer)
-    steps = GradientSteps(config.num_gradient_steps, *parts, partial(finish, config, rate))
+    schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
+    optimizer = make_optimizer(config.optimizer, schedules["learning_rate"])
+    parts = partial(prepare, config, net, schedules), partial(gradient, config, net), partial(apply, config, optimizer)
+    steps = GradientSteps(config.num_gradient_steps, *parts, partial(finish, config, schedules))
+    init_fn, update_fn = partial(init, config, net, optimizer), make_update(steps)
     return make_on_policy_agent("ppo", config, spec, net, init_fn, update_fn, steps, config.reward_clip)
 
 
@@ -190,55 +170,51 @@ def init(config: PPOConfig, net: ActorCritic, optimizer: optax.GradientTransform
         popart.value_layer(params)  # raises UserError for a network without the layer that PopArt rescales
     if config.value_normalization != "none":
         extra["popart"] = popart.init()
-    if config.max_staleness is not None:
-        extra["version"] = jnp.zeros((), jnp.int32)
+    if config.adaptive_kl is not None:
+        extra["rate_scale"] = jnp.ones(())
     return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32), extra or ())
 
 
-def update(
+def prepare(
     config: PPOConfig,
     net: ActorCritic,
-    optimizer: optax.GradientTransformation,
-    rate: optax.Schedule,
-    state: LearnerState,
+    schedules: Schedules,
+    params: Params,
+    extra: Any,
     trajectory: Trajectory,
     key: Array,
-) -> tuple[LearnerState, Metrics]:
-    """Returns the state after all epochs over one trajectory, and metrics. `key` is consumed."""
-    minibatches, summary = prepare(config, net, state.params, state.extra, trajectory, key)
-
-    def step(progress: Progress, number: Array) -> tuple[Progress, Metrics]:
-        grads, metrics = gradient(config, net, progress.params, minibatches, number)
-        return apply(config, optimizer, progress, grads, metrics), metrics
-
-    progress, step_metrics = jax.lax.scan(step, init_progress(state), jnp.arange(config.num_gradient_steps))
-    return finish(config, rate, state, progress, summary, step_metrics)
-
-
-def prepare(
-    config: PPOConfig, net: ActorCritic, params: Params, extra: Any, trajectory: Trajectory, key: Array
+    num_updates: Array,
 ) -> tuple[Minibatches, Summary]:
     """Returns the minibatches of all epochs, and metrics. `key` is consumed.
 
     Raises:
-        UserError: `num_minibatches` does not divide T, or the number of chunks.
+        UserError: `num_minibatches` does not divide T, the number of chunks, or B.
     """
-    batch, target = make_batch(config, net, params, trajectory, extra)
-    length, length_name = batch.weight.shape[0], "rollout_length"
-    if net.is_recurrent:
-        length, length_name = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
-    order = shuffled_minibatches(key, length, config.num_epochs, config.num_minibatches, length_name)
+    batch, target = make_batch(config, net, params, trajectory, extra, num_updates)
+    (length, num_rows), length_name = batch.weight.shape, "rollout_length"
+    if config.minibatch_axis == "rows":
+        order = shuffled_row_minibatches(key, num_rows, config.num_epochs, config.num_minibatches)
+    else:
+        if net.is_recurrent:
+            length, length_name = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
+        order = shuffled_minibatches(key, length, config.num_epochs, config.num_minibatches, length_name)
     explained = returns.explained_variance(batch.target_value, batch.old_value, batch.weight)
     summary: Summary = {"value/explained_variance": explained}
     if config.max_staleness is not None:
         summary["batch/stale_fraction"] = 1.0 - jnp.sum(batch.weight) / jnp.maximum(jnp.sum(trajectory.valid), 1)
     if config.value_normalization != "none":
         summary["popart/targets"] = popart.target_moments(target, batch.weight)
-    return Minibatches(batch, order), summary
+    now = SurrogateCoefficients(*(schedules[name](num_updates) for name in ("clip_epsilon", "entropy_coef")))
+    return Minibatches(batch, order, now, None if config.adaptive_kl is None else extra["rate_scale"]), summary
 
 
 def make_batch(
-    config: PPOConfig, net: ActorCritic, params: Params, trajectory: Trajectory, extra: Any = ()
+    config: PPOConfig,
+    net: ActorCritic,
+    params: Params,
+    trajectory: Trajectory,
+    extra: Any = (),
+    num_updates: Array | int = 0,
 ) -> tuple[Batch, Array]:
     """Returns the inputs of the loss under the newest parameters, and value targets [T, B] in reward units."""
     observation, is_first = trajectory.observation, trajectory.is_first
@@ -265,7 +241,7 @@ def make_batch(
         target = advantage + value[:-1]
     weight = trajectory.valid
     if config.max_staleness is not None:
-        weight &= extra["version"] - trajectory.policy_version <= config.max_staleness
+        weight &= num_updates - trajectory.policy_version <= config.max_staleness
     batch = Batch(
         observation=jax.tree.map(lambda leaf: leaf[:-1], observation),
         action=trajectory.action,
@@ -286,18 +262,23 @@ def gradient(
 ) -> tuple[Params, Metrics]:
     """Returns the gradient of the loss over one minibatch, and metrics."""
     minibatch = take_minibatch(config, net, params, minibatches, number)
-    grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(params, minibatch)
-    return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
+    grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(params, minibatch, minibatches.coefficients)
+    scale = {} if minibatches.rate_scale is None else {_RATE_SCALE: minibatches.rate_scale}
+    return grads, metrics | {"gradient/norm": optax.tree.norm(grads)} | scale
 
 
 def take_minibatch(
     config: PPOConfig, net: ActorCritic, params: Params, minibatches: Minibatches, number: Array
 ) -> Batch:
     """Returns one minibatch: steps of time, or chunks of it side by side, each with its initial state under `params`."""
-    batch, chosen = minibatches.batch, minibatches.order[number]
+    batch, chosen, by_rows = minibatches.batch, minibatches.order[number], config.minibatch_axis == "rows"
+    if by_rows:
+        batch = take_rows(batch, chosen, config.num_minibatches)
     if not net.is_recurrent:
-        return jax.tree.map(lambda x: x[chosen], batch)
+        return batch if by_rows else take_steps(batch, chosen)
     sizes = _chunk_sizes(config, batch.weight.shape[0])
+    if by_rows:
+        chosen = jnp.arange(batch.weight.shape[0] // sizes.length)
     state = chunked_unroll.chunk_states(
         net, params, batch.observation, batch.is_first, batch.agent_state, chosen, sizes
     )
@@ -305,7 +286,9 @@ def take_minibatch(
     return dataclasses.replace(steps, agent_state=state)
 
 
-def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> tuple[Array, Metrics]:
+def loss(
+    config: PPOConfig, net: ActorCritic, params: Params, batch: Batch, now: SurrogateCoefficients
+) -> tuple[Array, Metrics]:
     """Returns clipped surrogate + value error - entropy bonus, and metrics; steps of weight 0 do not count."""
     parameters, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
     mean = partial(returns.weighted_mean, weight=batch.weight)
@@ -314,11 +297,13 @@ def loss(config: PPOConfig, net: ActorCritic, params: Params, batch: Batch) -> t
         advantage = returns.standardize(advantage, batch.weight)
     advantage *= batch.importance
     policy, metrics = clipped_surrogate_loss(
-        log_prob, batch.proximal_log_prob, advantage, batch.weight, config.clip_epsilon, config.dual_clip
+        log_prob, batch.proximal_log_prob, advantage, batch.weight, now.clip_epsilon, config.dual_clip
     )
-    error = clipped_squared_error(value, batch.old_value, batch.target_value, config.value_clip_epsilon)
+    error = clipped_value_error(
+        value, batch.old_value, batch.target_value, config.value_clip_epsilon, config.value_huber_delta
+    )
     value_error, entropy = 0.5 * mean(error), mean(net.distribution.entropy(parameters))
-    total = policy + config.value_coef * value_error - config.entropy_coef * entropy
+    total = policy + config.value_coef * value_error - now.entropy * entropy
     return total, metrics | {"loss/total": total, "loss/value": value_error, "policy/entropy": entropy}
 
 
@@ -327,12 +312,12 @@ def apply(
 ) -> Progress:
     """Returns the progress after one optimizer step, which is skipped once the approximate KL has exceeded `target_kl`."""
     stop = None if config.target_kl is None else metrics["policy/approx_kl"] > config.target_kl
-    return take_step(optimizer, progress, grads, stop)
+    return take_step(optimizer, progress, grads, stop, metrics.get(_RATE_SCALE))
 
 
 def finish(
     config: PPOConfig,
-    rate: optax.Schedule,
+    schedules: Schedules,
     state: LearnerState,
     progress: Progress,
     summary: Summary,
@@ -340,17 +325,19 @@ def finish(
 ) -> tuple[LearnerState, Metrics]:
     """Returns the next learner state, and metrics averaged over the gradient steps."""
     metrics = {name: value for name, value in summary.items() if name != "popart/targets"}
-    metrics |= {name: jnp.mean(values) for name, values in step_metrics.items()}
+    metrics |= {name: jnp.mean(values) for name, values in step_metrics.items() if name != _RATE_SCALE}
     metrics["ppo/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
-    metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
+    metrics |= current_values(schedules, state.num_updates)
     params, extra = progress.params, dict(state.extra or {})
+    if config.adaptive_kl is not None:
+        scale, rate, kl = extra["rate_scale"], metrics["learning_rate"], metrics["policy/approx_kl"]
+        extra["rate_scale"] = adapt_rate_scale(scale, kl, config.adaptive_kl, rate)
+        metrics["learning_rate"] = scale * rate
     if config.value_normalization != "none":
         old = extra["popart"]
         extra["popart"] = popart.merge(old, summary["popart/targets"], config.value_normalization_step)
         params = popart.rescale(params, old, extra["popart"]) if config.value_normalization == "popart" else params
         metrics["value/mean"], metrics["value/deviation"] = extra["popart"].mean, popart.deviation(extra["popart"])
-    if config.max_staleness is not None:
-        extra["version"] = state.num_updates + 1
     return LearnerState(params, progress.opt_state, state.num_updates + 1, extra or ()), metrics
 
 

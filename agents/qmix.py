@@ -34,8 +34,9 @@ from agents.networks.team_values import TeamValues, make_team_values
 from agents.ops import validate
 from agents.ops.epsilon_greedy import epsilon_greedy, epsilon_schedule, greedy
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import Schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
 from agents.ops.target_update import periodic, polyak
 from agents.ops.td_errors import window_priority
 from agents.ops.team_targets import team_steps, team_targets
@@ -49,15 +50,15 @@ class TeamQConfig:
     """Hyper-parameters of QMIX and VDN; defaults of the code of QMIX's authors (PyMARL) where they apply.
 
     Attributes:
-        learning_rate: Step size of Adam.
-        total_updates: Trajectories of the whole run, for epsilon and importance weights.
+        learning_rate: Initial learning rate.
+        learning_rate_schedule: Change of the learning rate over the run.
+        total_updates: Trajectories of the whole run, for schedules, epsilon and importance weights.
         discount: g, per env step.
         n_step: Rewards of a return before it bootstraps.
         double: The newest values choose the actions that the target network evaluates.
         target_update_period: Gradient steps between two updates of the target network.
         tau: Step size of the target network towards the learned one; 1 copies.
-        max_grad_norm: Global norm to which gradients are clipped.
-        adam_epsilon: Constant added to the root of Adam's second moment.
+        optimizer: Settings of the optimizer.
         share_parameters: All agents have the same weights, and the index of the agent is an input.
         sequence_length: Steps of a window that are learned; more than one for a recurrent policy.
         burn_in: Steps before the learned ones that only update the policy's state, without gradient.
@@ -71,14 +72,14 @@ class TeamQConfig:
     """
 
     learning_rate: float = 5e-4
+    learning_rate_schedule: ScheduleConfig = CONSTANT
     total_updates: int = 0
     discount: float = 0.99
     n_step: int = 1
     double: bool = True
     target_update_period: int = 200
     tau: float = 1.0
-    max_grad_norm: float = 10.0
-    adam_epsilon: float = 1e-5
+    optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=10.0)
     share_parameters: bool = True
     sequence_length: int = 1
     burn_in: int = 0
@@ -94,7 +95,7 @@ class TeamQConfig:
         validate.at_least_one(self, "n_step", "target_update_period", "sequence_length", "stride")
         validate.fraction(self, "discount", "importance_sampling_exponent", "epsilon_start", "epsilon_end")
         validate.fraction(self, "tau", "epsilon_decay_fraction", above_zero=True)
-        validate.positive(self, "learning_rate", "max_grad_norm", "adam_epsilon")
+        validate.positive(self, "learning_rate")
         validate.not_negative(self, "burn_in")
 
     @property
@@ -140,6 +141,7 @@ class TeamQ(NamedTuple):
         num_agents: n, agents of the team.
         net: Values of the agents and of the team.
         optimizer: Optimizer of all networks.
+        learning_rate: Learning rate as a function of `num_updates`.
         epsilon: Exploration rate as a function of `num_updates`.
         beta: Importance-sampling exponent as a function of `num_updates`.
     """
@@ -147,7 +149,8 @@ class TeamQ(NamedTuple):
     config: TeamQConfig
     num_agents: int
     net: TeamValues
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformationExtraArgs
+    learning_rate: optax.Schedule
     epsilon: Schedule
     beta: Schedule
 
@@ -159,13 +162,14 @@ def make_qmix(config: QMIXConfig, spec: EnvSpec, network: NetworkConfig) -> Repl
 
 def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkConfig, mixer: Mixer) -> ReplayAgent:
     """Returns an agent of this name whose values `mixer` mixes; raises UserError as `make_qmix` does."""
-    adam = optax.adam(config.learning_rate, eps=config.adam_epsilon)
     total, is_prioritized = config.total_updates, config.replay.priority_exponent > 0.0
+    learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
     team_q = TeamQ(
         config,
         spec.rows_per_env,
         make_team_values(network, spec, mixer, shared=config.share_parameters),
-        optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adam),
+        make_optimizer(config.optimizer, learning_rate),
+        learning_rate,
         epsilon_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_decay_fraction, total),
         importance_exponent_schedule(config.importance_sampling_exponent, total, is_prioritized=is_prioritized),
     )
@@ -227,12 +231,13 @@ def update(team_q: TeamQ, state: LearnerState, sample: Sample, key: Array) -> tu
     grads, (metrics, priority) = jax.grad(partial(loss, team_q), has_aux=True)(
         online, extra.target, sample.trajectory, importance
     )
-    steps, opt_state = team_q.optimizer.update(grads, state.opt_state, online)
+    steps, opt_state = team_q.optimizer.update(grads, state.opt_state, online, num_updates=state.num_updates)
     online = optax.apply_updates(online, steps)
     count = extra.num_gradient_steps + 1
     moved = polyak(extra.target, online, config.tau)
     extra = TeamQExtra(periodic(extra.target, moved, count, config.target_update_period), count)
     metrics |= {"gradient/norm": optax.tree.norm(grads), "exploration/epsilon": state.params["epsilon"]}
+    metrics |= current_values({"learning_rate": team_q.learning_rate}, state.num_updates)
     return LearnerState(state.params | online, opt_state, state.num_updates, extra), metrics, priority
 
 

@@ -43,6 +43,7 @@ from agents.ops import validate
 from agents.ops.epsilon_greedy import greedy, select_action
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import take_steps
+from agents.ops.optimizers import OptimizerConfig
 from agents.ops.returns import weighted_mean
 from agents.ops.td_errors import window_priority
 from envpool_bridge.errors import UserError
@@ -51,7 +52,10 @@ from envpool_bridge.spec.specs import EnvSpec
 
 @dataclasses.dataclass(frozen=True)
 class R2D2Config(DQNConfig):
-    """Hyper-parameters of DQN and R2D2; the defaults are those of the paper, table 2.
+    """Hyper-parameters of DQN and R2D2; the defaults are those of the paper, table 2, except for the sizes of a smaller run.
+
+    The paper's 256 actors learn once from 6,400 env steps and copy the target network after 2,500 gradient steps. Here one
+    gradient step follows 640 env steps, so that each step is learned 8 times, as in DQN.
 
     Attributes:
         burn_in: Steps before the learned ones.
@@ -62,22 +66,24 @@ class R2D2Config(DQNConfig):
     """
 
     replay: ReplayConfig = dataclasses.field(
-        default_factory=lambda: ReplayConfig(batch_size=64, samples_per_insert=0.01, priority_exponent=0.9)
+        default_factory=lambda: ReplayConfig(
+            capacity=1_000_000, batch_size=64, min_size=20_000, samples_per_insert=0.1, priority_exponent=0.9
+        )
     )
     epsilon_start: float = 0.4
     epsilon_end: float = 0.4
     apex_alpha: float = 7.0
     learning_rate: float = 1e-4
-    adam_epsilon: float = 1e-3
-    max_grad_norm: float | None = 40.0
+    optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-3, max_grad_norm=40.0)
     discount: float = 0.997
     n_step: int = 5
-    target_update_period: int = 2_500
+    target_update_period: int = 400
     double: bool = True
     dueling: bool = True
     huber_delta: float | None = None
     value_rescale_epsilon: float | None = 1e-3
     importance_sampling_exponent: float = 0.6
+    importance_sampling_end: float = 0.6
     initial_priority: Literal["max", "actor"] = "actor"
     burn_in: int = 40
     sequence_length: int = 80
@@ -140,7 +146,9 @@ def update(
 def loss(
     config: R2D2Config, dqn: DQN, params: Params, target: Params, window: Trajectory, importance: Array, key: Array
 ) -> tuple[Array, tuple[Metrics, Array]]:
-    """Returns the mean weighted loss of the chosen actions of the learned steps, metrics, and the priorities [N].
+    """Returns the weighted loss of the chosen actions, metrics, and the priorities [N].
+
+    The loss is the sum over the learned steps of a window, and the mean over windows.
 
     Args:
         config: Hyper-parameters.
@@ -164,7 +172,7 @@ def loss(
     error, difference = dqn.values.loss(chosen, bootstrap, rewards.reward, rewards.discount)
     counted = steps.valid[:length].astype(jnp.float32)
     mean = partial(weighted_mean, weight=counted)
-    total = mean(error * importance)
+    total = jnp.mean(jnp.sum(jnp.where(counted > 0, error, 0.0), axis=0) * importance)
     priority = window_priority(difference, counted, config.priority_eta)
     metrics = {
         "loss/total": total,

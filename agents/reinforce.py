@@ -4,22 +4,22 @@ Source: Williams 1992; Sutton and Barto 2018, section 13.4. `docs/algorithms/rei
 """
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
-import optax
 
-from agents.api import Agent, Array, LearnerState, Metrics, Params, Trajectory
+from agents.api import Agent, Array, Metrics, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
-from agents.networks.custom import bound_network
 from agents.ops import returns
-from agents.ops.gradient_steps import apply_gradient, single_gradient_step
-from agents.ops.optimizers import OptimizerName
-from agents.ops.policy_gradient import actor_critic_loss, approximate_kl, counted_log_ratio
-from agents.ops.schedules import make_schedule
-from agents.transforms.on_policy_agent import PolicyGradientConfig, init_state, make_on_policy_agent, make_optimizer
+from agents.ops.optimizers import OptimizerConfig
+from agents.ops.policy_gradient import (
+    ActorCriticCoefficients,
+    actor_critic_loss,
+    approximate_kl,
+    counted_log_ratio,
+)
+from agents.transforms.on_policy_agent import PolicyGradientConfig, make_policy_gradient_agent
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -36,8 +36,7 @@ class REINFORCEConfig(PolicyGradientConfig):
     """
 
     learning_rate: float = 1e-3
-    max_grad_norm: float = 10.0
-    optimizer: OptimizerName = "adam"
+    optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=10.0)
     baseline: bool = True
     bootstrap: bool = False
 
@@ -50,30 +49,12 @@ def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfi
     """
     if not (config.baseline or config.bootstrap):
         config = dataclasses.replace(config, value_coef=0.0)
-    net = bound_network(network, spec)
-    rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
-    optimizer = make_optimizer(config, rate)
-    init_fn, update_fn = partial(init_state, net, optimizer), partial(update, config, net, optimizer, rate)
-    steps = single_gradient_step(partial(loss, config, net), optimizer, rate)
-    return make_on_policy_agent("reinforce", config, spec, net, init_fn, update_fn, steps)
+    return make_policy_gradient_agent("reinforce", config, spec, network, loss)
 
 
-def update(
-    config: REINFORCEConfig,
-    net: ActorCritic,
-    optimizer: optax.GradientTransformationExtraArgs,
-    rate: optax.Schedule,
-    state: LearnerState,
-    trajectory: Trajectory,
-    key: Array,
-) -> tuple[LearnerState, Metrics]:
-    """Returns the state after one gradient step on a trajectory, and metrics."""
-    del key
-    grads, metrics = jax.grad(partial(loss, config, net), has_aux=True)(state.params, trajectory)
-    return apply_gradient(optimizer, rate, state, grads, metrics)
-
-
-def loss(config: REINFORCEConfig, net: ActorCritic, params: Params, trajectory: Trajectory) -> tuple[Array, Metrics]:
+def loss(
+    config: REINFORCEConfig, net: ActorCritic, params: Params, trajectory: Trajectory, entropy_coef: Array | float
+) -> tuple[Array, Metrics]:
     """Returns policy + value error - entropy bonus on the returns of episodes, and metrics; the ratio is taken to be 1."""
     parameters, value, _ = net.unroll(params, trajectory.observation, trajectory.agent_state, trajectory.is_first)
     parameters = parameters[:-1]
@@ -88,8 +69,8 @@ def loss(config: REINFORCEConfig, net: ActorCritic, params: Params, trajectory: 
     weight = counts.astype(value.dtype)
     if config.normalize_advantage:
         advantage = returns.standardize(advantage, weight)
-    coefficients = {"value_coef": config.value_coef, "entropy_coef": config.entropy_coef}
-    total, metrics = actor_critic_loss(log_prob, entropy, value[:-1], advantage, target, weight, **coefficients)
+    coefficients = ActorCriticCoefficients(config.value_coef, entropy_coef, config.value_huber_delta)
+    total, metrics = actor_critic_loss(log_prob, entropy, value[:-1], advantage, target, weight, coefficients)
     metrics["policy/approx_kl"] = returns.weighted_mean(approximate_kl(log_ratio), weight)
     valid = trajectory.valid.astype(value.dtype)
     metrics["returns/complete_fraction"] = returns.weighted_mean(is_complete.astype(value.dtype), valid)

@@ -37,8 +37,9 @@ from agents.ops.action_scaling import (
 )
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import Schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
 from envpool_bridge.errors import UserError
@@ -54,19 +55,21 @@ class SACConfig:
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
-        total_updates: Trajectories of the whole run; needed only by priorities, whose correction grows over the run.
+        total_updates: Trajectories of the whole run; needed only by schedules, and by priorities, whose correction grows.
         discount: g, per env step.
         n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
         tau: Step size of the target critics towards the critics.
-        actor_learning_rate: Step size of Adam.
-        critic_learning_rate: Step size of Adam.
+        actor_learning_rate: Initial learning rate of the actor.
+        critic_learning_rate: Initial learning rate of the critics.
+        learning_rate_schedule: Change of all learning rates over the run.
+        optimizer: Settings of all optimizers, each with its own state.
         random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
         importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
         num_critics: E; targets use the smallest of their values.
         init_temperature: Initial alpha, reward units per nat.
         autotune_temperature: Whether alpha is learned so that the entropy approaches `target_entropy`; otherwise it is constant.
         target_entropy: Nats, of actions scaled to [-1, 1] (below D log 2). None: -D for D action elements.
-        temperature_learning_rate: Step size of Adam for log alpha.
+        temperature_learning_rate: Initial learning rate of log alpha, whose gradient is not clipped.
     """
 
     replay: ReplayConfig = DEFAULT_REPLAY
@@ -76,6 +79,8 @@ class SACConfig:
     tau: float = 0.005
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4
+    learning_rate_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-8)
     random_updates: int | None = None
     importance_sampling_exponent: float = 0.4
     num_critics: int = 2
@@ -121,6 +126,7 @@ class SAC(NamedTuple):
         critics: The ensemble of critics.
         target_entropy: Nats.
         beta: Importance-sampling exponent as a function of `num_updates`.
+        rates: Learning rates of "actor", "critic" and "temperature" as functions of `num_updates`.
     """
 
     config: SACConfig
@@ -129,6 +135,7 @@ class SAC(NamedTuple):
     critics: CriticEnsemble
     target_entropy: float
     beta: Schedule
+    rates: Schedules
 
 
 def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
@@ -167,15 +174,23 @@ def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:
             config.total_updates,
             is_prioritized=config.replay.priority_exponent > 0.0,
         ),
+        {
+            name: make_schedule(config.learning_rate_schedule, rate, config.total_updates)
+            for name, rate in (
+                ("actor", config.actor_learning_rate),
+                ("critic", config.critic_learning_rate),
+                ("temperature", config.temperature_learning_rate),
+            )
+        },
     )
 
 
-def optimizers(config: SACConfig) -> dict[str, optax.GradientTransformation]:
-    """Returns the optimizers of actor, critics and temperature."""
+def optimizers(sac: SAC) -> dict[str, optax.GradientTransformationExtraArgs]:
+    """Returns the optimizers of actor, critics and temperature; that of the temperature neither clips nor decays."""
+    settings = sac.config.optimizer
+    plain = dataclasses.replace(settings, max_grad_norm=None, weight_decay=0.0)
     return {
-        "actor": optax.adam(config.actor_learning_rate),
-        "critic": optax.adam(config.critic_learning_rate),
-        "temperature": optax.adam(config.temperature_learning_rate),
+        name: make_optimizer(plain if name == "temperature" else settings, rate) for name, rate in sac.rates.items()
     }
 
 
@@ -185,7 +200,7 @@ def init(sac: SAC, key: Array) -> LearnerState:
     actor, critic = sac.actor.init(actor_key), sac.critics.init(critic_key)
     log_temperature = jnp.log(jnp.float32(sac.config.init_temperature))
     learned = {"actor": actor, "critic": critic, "temperature": log_temperature}
-    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(sac.config).items()}
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(sac).items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     extra = SACExtra(critic, jax.tree.map(jnp.copy, critic), log_temperature, jnp.zeros((), jnp.int32))
     params = {"actor": actor, "acts_uniformly": jnp.ones((), bool)}
@@ -224,24 +239,25 @@ def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     batch = batch._replace(action=sac.actions.to_unit(batch.action))
     importance = importance_weights(sample.probability, sample.num_windows, sac.beta(state.num_updates))
     extra: SACExtra = state.extra
-    actor, optimizer, opt_state = state.params["actor"], optimizers(sac.config), dict(state.opt_state)
+    actor, optimizer, opt_state = state.params["actor"], optimizers(sac), dict(state.opt_state)
+    now = {"num_updates": state.num_updates}
 
     target = soft_targets(sac, actor, extra, batch, target_key)
     grads, (error, metrics) = jax.grad(partial(critic_loss, sac), has_aux=True)(extra.critic, batch, target, importance)
-    steps, opt_state["critic"] = optimizer["critic"].update(grads, opt_state["critic"], extra.critic)
+    steps, opt_state["critic"] = optimizer["critic"].update(grads, opt_state["critic"], extra.critic, **now)
     critic = optax.apply_updates(extra.critic, steps)
     metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
 
     grads, actor_metrics = jax.grad(partial(actor_loss, sac), has_aux=True)(
         actor, critic, extra.log_temperature, batch, actor_key
     )
-    steps, opt_state["actor"] = optimizer["actor"].update(grads, opt_state["actor"], actor)
+    steps, opt_state["actor"] = optimizer["actor"].update(grads, opt_state["actor"], actor, **now)
     actor = optax.apply_updates(actor, steps)
 
     log_temperature = extra.log_temperature
     if sac.config.autotune_temperature:
         grad = temperature_gradient(sac, log_temperature, actor_metrics["policy/entropy"])
-        step, opt_state["temperature"] = optimizer["temperature"].update(grad, opt_state["temperature"])
+        step, opt_state["temperature"] = optimizer["temperature"].update(grad, opt_state["temperature"], **now)
         log_temperature = optax.apply_updates(log_temperature, step)
 
     extra = SACExtra(
@@ -251,7 +267,8 @@ def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[L
         num_gradient_steps=extra.num_gradient_steps + 1,
     )
     state = LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra)
-    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+    metrics |= actor_metrics | current_values({"learning_rate": sac.rates["actor"]}, state.num_updates)
+    return state, metrics, jnp.mean(jnp.abs(error), axis=0)
 
 
 def sample_actions(sac: SAC, actor: Params, observation: Observation, key: Array) -> tuple[Array, Array]:

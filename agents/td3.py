@@ -38,8 +38,9 @@ from agents.ops.action_scaling import (
 )
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import Schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
 from envpool_bridge.spec.specs import EnvSpec
@@ -54,12 +55,14 @@ class TD3Config:
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
-        total_updates: Trajectories of the whole run; needed only by priorities, whose correction grows over the run.
+        total_updates: Trajectories of the whole run; needed only by schedules, and by priorities, whose correction grows.
         discount: g, per env step.
         n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
         tau: Step size of the target networks towards the learned ones.
-        actor_learning_rate: Step size of Adam.
-        critic_learning_rate: Step size of Adam.
+        actor_learning_rate: Initial learning rate of the actor.
+        critic_learning_rate: Initial learning rate of the critics.
+        learning_rate_schedule: Change of all learning rates over the run.
+        optimizer: Settings of all optimizers, each with its own state.
         random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
         importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
         num_critics: E; targets use the smallest of their values.
@@ -76,6 +79,8 @@ class TD3Config:
     tau: float = 0.005
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4
+    learning_rate_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-8)
     random_updates: int | None = None
     importance_sampling_exponent: float = 0.4
     num_critics: int = 2
@@ -120,6 +125,7 @@ class TD3(NamedTuple):
         actor: The deterministic policy.
         critics: The ensemble of critics.
         beta: Importance-sampling exponent as a function of `num_updates`.
+        rates: Learning rates of "actor" and "critic" as functions of `num_updates`.
     """
 
     config: TD3Config
@@ -127,6 +133,7 @@ class TD3(NamedTuple):
     actor: DeterministicActor
     critics: CriticEnsemble
     beta: Schedule
+    rates: Schedules
 
 
 def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> ReplayAgent:
@@ -168,19 +175,23 @@ def build_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: st
             config.total_updates,
             is_prioritized=config.replay.priority_exponent > 0.0,
         ),
+        {
+            name: make_schedule(config.learning_rate_schedule, rate, config.total_updates)
+            for name, rate in (("actor", config.actor_learning_rate), ("critic", config.critic_learning_rate))
+        },
     )
 
 
-def optimizers(config: TD3Config) -> dict[str, optax.GradientTransformation]:
+def optimizers(td3: TD3) -> dict[str, optax.GradientTransformationExtraArgs]:
     """Returns the optimizers of actor and critics."""
-    return {"actor": optax.adam(config.actor_learning_rate), "critic": optax.adam(config.critic_learning_rate)}
+    return {name: make_optimizer(td3.config.optimizer, rate) for name, rate in td3.rates.items()}
 
 
 def init(td3: TD3, key: Array) -> LearnerState:
     """Returns the initial learner state. `key` is consumed."""
     actor_key, critic_key = jax.random.split(key)
     learned = {"actor": td3.actor.init(actor_key), "critic": td3.critics.init(critic_key)}
-    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(td3.config).items()}
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(td3).items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     target = jax.tree.map(jnp.copy, learned)
     extra = TD3Extra(learned["critic"], target["critic"], target["actor"], jnp.zeros((), jnp.int32))
@@ -223,8 +234,11 @@ def update(td3: TD3, state: LearnerState, sample: Sample, key: Array) -> tuple[L
 
     target = smoothed_targets(td3, extra, batch, target_key)
     grads, (error, metrics) = jax.grad(partial(critic_loss, td3), has_aux=True)(extra.critic, batch, target, importance)
-    steps, critic_opt = optimizers(td3.config)["critic"].update(grads, state.opt_state["critic"], extra.critic)
+    steps, critic_opt = optimizers(td3)["critic"].update(
+        grads, state.opt_state["critic"], extra.critic, num_updates=state.num_updates
+    )
     metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
+    metrics |= current_values({"learning_rate": td3.rates["actor"]}, state.num_updates)
     num_gradient_steps = extra.num_gradient_steps + 1
     critic = optax.apply_updates(extra.critic, steps)
     extra = dataclasses.replace(extra, critic=critic, num_gradient_steps=num_gradient_steps)
@@ -249,7 +263,9 @@ def update_actor_and_targets(td3: TD3, batch: Transitions, state: LearnerState) 
     """Returns the state after one gradient step of the actor and one step of all targets; and metrics before the step."""
     extra, actor, tau = state.extra, state.params["actor"], td3.config.tau
     grads, metrics = jax.grad(partial(actor_loss, td3), has_aux=True)(actor, extra.critic, batch)
-    steps, actor_opt = optimizers(td3.config)["actor"].update(grads, state.opt_state["actor"], actor)
+    steps, actor_opt = optimizers(td3)["actor"].update(
+        grads, state.opt_state["actor"], actor, num_updates=state.num_updates
+    )
     actor = optax.apply_updates(actor, steps)
     extra = dataclasses.replace(
         extra,

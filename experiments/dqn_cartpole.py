@@ -1,6 +1,7 @@
 """DQN, double, dueling, prioritized and with three steps, on CartPole-v1 (Mnih et al. 2015)."""
 
 from agents.dqn import DQNConfig
+from agents.ops.schedules import ScheduleConfig
 from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
@@ -16,7 +17,7 @@ EXPERIMENT = Experiment(
         epsilon_end=0.04,
         epsilon_decay_fraction=0.2,
         learning_rate=1e-3,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         n_step=3,
         target_update_period=100,
         double=True,

@@ -3,6 +3,7 @@
 from agents.impala import IMPALAConfig
 from agents.networks.config import IMAGE_TORSOS
 from agents.networks.for_spec import network_for
+from agents.ops.schedules import ScheduleConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.spec.specs import has_floats
 from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig, make_env
@@ -17,7 +18,7 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
     normalization = NormalizationConfig(observations=not has_images and has_floats(spec.observation), rewards=True)
     agent = IMPALAConfig(
         learning_rate=6e-4 if has_images else 2e-3,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         entropy_coef=0.0 if has_floats(spec.action) else 0.01,
         normalization=normalization,
     )

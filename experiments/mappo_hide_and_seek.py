@@ -1,5 +1,6 @@
 """MAPPO on the quadrant game of hide-and-seek, 1 against 1, for a workstation (Baker et al. 2020)."""
 
+from agents.ops.optimizers import OptimizerConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
@@ -20,7 +21,7 @@ EXPERIMENT = Experiment(
         gae_lambda=0.95,
         clip_epsilon=0.2,
         entropy_coef=0.01,
-        max_grad_norm=5.0,
+        optimizer=OptimizerConfig(max_grad_norm=5.0),
         num_epochs=4,
         num_minibatches=4,
         value_normalization="moments",

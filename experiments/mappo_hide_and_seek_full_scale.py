@@ -1,5 +1,6 @@
 """MAPPO on hide-and-seek with the published sizes, for thousands of cores (Mei et al. 2024)."""
 
+from agents.ops.optimizers import OptimizerConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
@@ -27,7 +28,7 @@ EXPERIMENT = Experiment(
         gae_lambda=0.95,
         clip_epsilon=0.2,
         entropy_coef=0.01,
-        max_grad_norm=5.0,
+        optimizer=OptimizerConfig(max_grad_norm=5.0),
         num_epochs=4,  # SRL takes a step on each batch, and every batch four times
         num_minibatches=1,
         value_normalization="moments",  # SRL's PopArt never rescales its last layer

@@ -1,5 +1,6 @@
 """PPG on CartPole-v1 (Cobbe et al. 2021)."""
 
+from agents.ops.schedules import ScheduleConfig
 from agents.ppg import PPGConfig
 from agents.transforms.normalization import NormalizationConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
@@ -10,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(64, 64)),
     agent=PPGConfig(
         learning_rate=7e-4,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         discount=0.98,
         gae_lambda=0.8,
         entropy_coef=0.005,

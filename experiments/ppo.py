@@ -4,6 +4,7 @@ import dataclasses
 
 from agents.networks.config import IMAGE_TORSOS
 from agents.networks.for_spec import network_for
+from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.spec.specs import has_floats
@@ -28,7 +29,7 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
 def _image_settings() -> PPOConfig:
     return PPOConfig(
         learning_rate=2.5e-4,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         clip_epsilon=0.1,
         normalization=NormalizationConfig(rewards=True),
     )
@@ -37,7 +38,7 @@ def _image_settings() -> PPOConfig:
 def _vector_settings(normalization: NormalizationConfig, is_continuous: bool) -> PPOConfig:
     return PPOConfig(
         learning_rate=3e-4,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         entropy_coef=0.0 if is_continuous else 0.01,
         num_epochs=10,
         num_minibatches=32,

@@ -1,5 +1,6 @@
 """PPO on CartPole-v1 (Schulman et al. 2017)."""
 
+from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -9,7 +10,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(64, 64)),
     agent=PPOConfig(
         learning_rate=7e-4,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         discount=0.98,
         gae_lambda=0.8,
         entropy_coef=0.005,

@@ -1,5 +1,6 @@
 """PPO on a MiniGrid task (Schulman et al. 2017)."""
 
+from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -7,7 +8,7 @@ from jaxsrl.experiment import cli
 EXPERIMENT = Experiment(
     env=EnvConfig("MiniGrid-DoorKey-5x5-v0", suite="minigrid"),
     network=NetworkConfig(hidden_sizes=(64, 64)),
-    agent=PPOConfig(learning_rate=1e-3, learning_rate_schedule="linear", entropy_coef=0.01),
+    agent=PPOConfig(learning_rate=1e-3, learning_rate_schedule=ScheduleConfig("linear"), entropy_coef=0.01),
     run=RunConfig(num_envs=16, rollout_length=128, total_env_steps=500_000, evaluation=EvaluationConfig(episodes=20)),
 )
 

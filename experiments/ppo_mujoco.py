@@ -1,5 +1,6 @@
 """PPO on a MuJoCo task (Schulman et al. 2017)."""
 
+from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
@@ -10,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(64, 64)),
     agent=PPOConfig(
         learning_rate=3e-4,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         entropy_coef=0.0,
         num_epochs=10,
         num_minibatches=32,

@@ -1,5 +1,6 @@
 """PPO on a ViZDoom scenario (Schulman et al. 2017)."""
 
+from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
@@ -10,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig("nature_cnn", hidden_sizes=(512,), activation="relu"),
     agent=PPOConfig(
         learning_rate=2.5e-4,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         entropy_coef=0.01,
         # Rewards differ by a factor of 100 between scenarios; variables are health and ammunition as they are counted.
         normalization=NormalizationConfig(observations=True, rewards=True),

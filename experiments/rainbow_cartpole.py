@@ -1,5 +1,6 @@
 """Rainbow, every option of DQN at once, on CartPole-v1 (Hessel et al. 2018)."""
 
+from agents.ops.schedules import ScheduleConfig
 from agents.rainbow import rainbow_config
 from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -13,7 +14,7 @@ EXPERIMENT = Experiment(
             capacity=50_000, batch_size=64, min_size=1_000, samples_per_insert=16.0, priority_exponent=0.5
         ),
         learning_rate=1e-3,
-        learning_rate_schedule="linear",
+        learning_rate_schedule=ScheduleConfig("linear"),
         target_update_period=100,
         v_min=0.0,
         v_max=100.0,

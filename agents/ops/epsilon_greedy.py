@@ -44,7 +44,7 @@ def apex_epsilon_exponents(alpha: float, num_rows: int) -> Array:
     return 1.0 + alpha * jnp.arange(num_rows, dtype=jnp.float32) / max(num_rows - 1, 1)
 
 
-def epsilon_greedy(preference: Array, legal: Array | None, epsilon: Array, keys: Array) -> Array:
+def epsilon_greedy(preference: Array, legal: Array | None, epsilon: Array | float, keys: Array) -> Array:
     """Returns each row's preferred legal action, or with probability epsilon a uniformly random legal one.
 
     Args:

@@ -7,6 +7,10 @@ import jax.numpy as jnp
 import optax
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params, Progress, Summary, Trajectory, UpdateFn
+from agents.ops.schedules import Schedules, current_values
+
+ScheduledLoss = Callable[[Params, Trajectory, Array], tuple[Array, Metrics]]
+"""Function of the parameters, a trajectory and `num_updates`; its metrics are float32 scalars."""
 
 
 def init_progress(state: LearnerState) -> Progress:
@@ -15,7 +19,11 @@ def init_progress(state: LearnerState) -> Progress:
 
 
 def take_step(
-    optimizer: optax.GradientTransformation, progress: Progress, grads: Params, stop: Array | None = None
+    optimizer: optax.GradientTransformation,
+    progress: Progress,
+    grads: Params,
+    stop: Array | None = None,
+    rate_scale: Array | None = None,
 ) -> Progress:
     """Returns the progress after one optimizer step.
 
@@ -24,9 +32,11 @@ def take_step(
         progress: Before the step.
         grads: Gradient at `progress.params`.
         stop: Bool scalar: this step and all later ones of the update are skipped and counted. None: no step is skipped.
+        rate_scale: Factor of the learning rate, a float32 scalar. None: 1.
     """
     scheduled = optax.with_extra_args_support(optimizer)
-    updates, opt_state = scheduled.update(grads, progress.opt_state, progress.params, num_updates=progress.num_updates)
+    arguments = {"num_updates": progress.num_updates} | ({} if rate_scale is None else {"rate_scale": rate_scale})
+    updates, opt_state = scheduled.update(grads, progress.opt_state, progress.params, **arguments)
     params = optax.apply_updates(progress.params, updates)
     if stop is None:
         return Progress(params, opt_state, progress.num_updates, progress.num_skipped)
@@ -37,38 +47,39 @@ def take_step(
     return Progress(params, opt_state, progress.num_updates, progress.num_skipped + skip.astype(jnp.int32))
 
 
-def apply_gradient(
-    optimizer: optax.GradientTransformation, rate: optax.Schedule, state: LearnerState, grads: Params, metrics: Metrics
-) -> tuple[LearnerState, Metrics]:
-    """Returns the state after an update of one optimizer step, and its metrics; `rate` is the learning rate."""
-    metrics = metrics | {
-        "gradient/norm": optax.tree.norm(grads),
-        "learning_rate": jnp.asarray(rate(state.num_updates), jnp.float32),
-    }
-    progress = take_step(optimizer, init_progress(state), grads)
-    return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), metrics
+def single_step_update(loss: ScheduledLoss, optimizer: optax.GradientTransformation, schedules: Schedules) -> UpdateFn:
+    """Returns an update that is one optimizer step on the loss of a whole trajectory.
+
+    Args:
+        loss: Differentiated by the parameters.
+        optimizer: Takes the step.
+        schedules: Functions of `num_updates` whose values are metrics.
+    """
+
+    def update(state: LearnerState, trajectory: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
+        del key
+        grads, metrics = jax.grad(loss, has_aux=True)(state.params, trajectory, state.num_updates)
+        metrics |= {"gradient/norm": optax.tree.norm(grads)} | current_values(schedules, state.num_updates)
+        progress = take_step(optimizer, init_progress(state), grads)
+        return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), metrics
+
+    return update
 
 
 def single_gradient_step(
-    loss: Callable[[Params, Trajectory], tuple[Array, Metrics]],
-    optimizer: optax.GradientTransformation,
-    rate: optax.Schedule,
+    loss: ScheduledLoss, optimizer: optax.GradientTransformation, schedules: Schedules
 ) -> GradientSteps:
-    """Returns the parts of an update that is one optimizer step on the loss of a whole trajectory.
+    """Returns the parts of `single_step_update`, for the plan `central`. The arguments are the same."""
 
-    Args:
-        loss: Function of the parameters and a trajectory; its metrics are float32 scalars.
-        optimizer: Takes the step.
-        rate: Learning rate, a function of `num_updates`; a metric.
-    """
-
-    def prepare(params: Params, extra: object, batch: Trajectory, key: Array) -> tuple[Trajectory, Summary]:
+    def prepare(
+        params: Params, extra: object, batch: Trajectory, key: Array, num_updates: Array
+    ) -> tuple[tuple[Trajectory, Array], Summary]:
         del params, extra, key
-        return batch, {}
+        return (batch, num_updates), {}
 
-    def gradient(params: Params, batch: Trajectory, step: Array) -> tuple[Params, Metrics]:
+    def gradient(params: Params, prepared: tuple[Trajectory, Array], step: Array) -> tuple[Params, Metrics]:
         del step
-        grads, metrics = jax.grad(loss, has_aux=True)(params, batch)
+        grads, metrics = jax.grad(loss, has_aux=True)(params, *prepared)
         return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
 
     def apply(progress: Progress, grads: Params, metrics: Metrics) -> Progress:
@@ -79,7 +90,7 @@ def single_gradient_step(
         state: LearnerState, progress: Progress, summary: Summary, step_metrics: Metrics
     ) -> tuple[LearnerState, Metrics]:
         metrics = summary | {name: jnp.mean(values) for name, values in step_metrics.items()}
-        metrics["learning_rate"] = jnp.asarray(rate(state.num_updates), jnp.float32)
+        metrics |= current_values(schedules, state.num_updates)
         return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), metrics
 
     return GradientSteps(1, prepare, gradient, apply, finish)
@@ -89,7 +100,7 @@ def make_update(steps: GradientSteps) -> UpdateFn:
     """Returns the update that these parts compose: for a variant of an agent that replaces one of them."""
 
     def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
-        prepared, summary = steps.prepare(state.params, state.extra, batch, key)
+        prepared, summary = steps.prepare(state.params, state.extra, batch, key, state.num_updates)
 
         def step(progress: Progress, index: Array) -> tuple[Progress, Metrics]:
             grads, metrics = steps.gradient(progress.params, prepared, index)

@@ -23,32 +23,35 @@ def importance_weights(probability: Array, num_windows: Array, exponent: Array |
     return jnp.power(jnp.min(probability) / probability, exponent)
 
 
-def importance_exponent_schedule(initial: float, total_updates: int, *, is_prioritized: bool = True) -> Schedule:
+def importance_exponent_schedule(
+    initial: float, total_updates: int, *, is_prioritized: bool = True, final: float = 1.0
+) -> Schedule:
     """Returns beta (float32 scalar) as a function of `num_updates` (int32 scalar).
 
-    Beta grows linearly from `initial` to 1 at the end of the run. It is 0 where windows are sampled uniformly, which gives every
+    Beta changes linearly from `initial` to `final` over the run. It is 0 where windows are sampled uniformly, which gives every
     window the weight 1.
 
     Args:
         initial: beta of the first update, in [0, 1]; 0.4 in the paper.
         total_updates: Trajectories of the whole run.
         is_prioritized: Whether windows are sampled by priority.
+        final: beta at the end of the run, in [0, 1].
 
     Raises:
-        UserError: `initial` is outside [0, 1], or beta grows over a run of unknown length.
+        UserError: `initial` or `final` is outside [0, 1], or beta changes over a run of unknown length.
     """
     if not is_prioritized:
         return lambda num_updates: jnp.zeros((), jnp.float32)
-    if not 0.0 <= initial <= 1.0:
-        raise UserError(f"the importance exponent must lie in [0, 1]: got {initial}")
-    if initial < 1.0 and total_updates < 1:
+    if not (0.0 <= initial <= 1.0 and 0.0 <= final <= 1.0):
+        raise UserError(f"the importance exponent must lie in [0, 1]: got {initial} and {final}")
+    if initial != final and total_updates < 1:
         raise UserError(
-            f"the importance exponent grows from {initial} to 1 over the run and needs its number of updates: got "
-            f"total_updates={total_updates}; give it, or an exponent of 1"
+            f"the importance exponent changes from {initial} to {final} over the run and needs its number of updates: got "
+            f"total_updates={total_updates}; give it, or an exponent of {final}"
         )
 
     def exponent(num_updates: Array) -> Array:
         passed = jnp.clip(jnp.asarray(num_updates, jnp.float32) / max(total_updates, 1), 0.0, 1.0)
-        return initial + (1.0 - initial) * passed
+        return initial + (final - initial) * passed
 
     return exponent

@@ -1,12 +1,14 @@
 """Losses of policy gradients: PPO's clipped surrogate, the actor-critic loss, the approximate KL divergence."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.api import Array, Metrics
 from agents.ops import returns
+from agents.ops.value_distributions import huber
 
 
 def clipped_surrogate_loss(
@@ -14,7 +16,7 @@ def clipped_surrogate_loss(
     behavior_log_prob: Array,
     advantage: Array,
     weight: Array,
-    clip_epsilon: float,
+    clip_epsilon: Array | float,
     dual_clip: float | None = None,
 ) -> tuple[Array, Metrics]:
     """Returns minus PPO's clipped surrogate, a scalar, with the metrics of how far the policy moved.
@@ -44,6 +46,32 @@ def clipped_surrogate_loss(
     }
 
 
+class SurrogateCoefficients(NamedTuple):
+    """Hyper-parameters of PPO's loss that schedules may change.
+
+    Attributes:
+        clip_epsilon: Largest distance from 1 at which the probability ratio counts.
+        entropy: Weight of the entropy bonus.
+    """
+
+    clip_epsilon: Array | float
+    entropy: Array | float
+
+
+class ActorCriticCoefficients(NamedTuple):
+    """Weights of the terms of `actor_critic_loss`.
+
+    Attributes:
+        value: c_v.
+        entropy: c_e.
+        huber_delta: Value error beyond which its loss is linear, in reward units; None: squared everywhere.
+    """
+
+    value: float
+    entropy: Array | float
+    huber_delta: float | None = None
+
+
 def actor_critic_loss(
     log_prob: Array,
     entropy: Array,
@@ -51,9 +79,7 @@ def actor_critic_loss(
     advantage: Array,
     target: Array,
     weight: Array,
-    *,
-    value_coef: float,
-    entropy_coef: float,
+    coefficients: ActorCriticCoefficients,
 ) -> tuple[Array, Metrics]:
     """Returns - E[log pi(a|o) advantage] + c_v / 2 E[(V - target)^2] - c_e E[entropy] over the steps that count, and metrics.
 
@@ -66,14 +92,13 @@ def actor_critic_loss(
         advantage: [T, B] float32.
         target: [T, B] float32, of the values.
         weight: [T, B] float32, 0 where a step does not count.
-        value_coef: c_v.
-        entropy_coef: c_e.
+        coefficients: c_v, c_e and the shape of the value error.
     """
     mean = partial(returns.weighted_mean, weight=weight)
     policy = -mean(log_prob * advantage)
-    value_error = 0.5 * mean(jnp.square(value - target))
+    value_error = 0.5 * mean(clipped_value_error(value, value, target, None, coefficients.huber_delta))
     mean_entropy = mean(entropy)
-    total = policy + value_coef * value_error - entropy_coef * mean_entropy
+    total = policy + coefficients.value * value_error - coefficients.entropy * mean_entropy
     return total, {
         "loss/total": total,
         "loss/policy": policy,
@@ -83,7 +108,9 @@ def actor_critic_loss(
     }
 
 
-def clipped_squared_error(value: Array, old_value: Array, target: Array, clip_epsilon: float | None) -> Array:
+def clipped_value_error(
+    value: Array, old_value: Array, target: Array, clip_epsilon: float | None, huber_delta: float | None = None
+) -> Array:
     """Returns the squared error of each value, or of the value clipped around its old one where that is larger.
 
     Args:
@@ -91,12 +118,13 @@ def clipped_squared_error(value: Array, old_value: Array, target: Array, clip_ep
         old_value: Same shape, the values before the update.
         target: Same shape.
         clip_epsilon: Largest distance from the old value; None does not clip.
+        huber_delta: d > 0: an error e beyond it counts 2 d |e| - d^2, twice the Huber loss. None: squared errors.
     """
-    error = jnp.square(value - target)
+    error = 2.0 * huber(value - target, huber_delta)
     if clip_epsilon is None:
         return error
     clipped = old_value + jnp.clip(value - old_value, -clip_epsilon, clip_epsilon)
-    return jnp.maximum(error, jnp.square(clipped - target))
+    return jnp.maximum(error, 2.0 * huber(clipped - target, huber_delta))
 
 
 def counted_log_ratio(log_prob: Array, behavior_log_prob: Array, counts: Array) -> Array:

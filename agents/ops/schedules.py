@@ -1,43 +1,121 @@
 """Hyper-parameters that change over a run, as pure functions of the number of updates."""
 
-from collections.abc import Callable
-from typing import Any, Literal
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from agents.api import Array
+from agents.api import Array, Metrics
+from agents.ops import validate
 from envpool_bridge.errors import UserError
 
-Kind = Literal["constant", "linear"]
+Kind = Literal["constant", "linear", "cosine", "exponential"]
 Schedule = Callable[[Array], Array]
 """Function of `num_updates` (int32 scalar) that returns a float32 scalar."""
+Schedules = Mapping[str, Callable[[Any], Any]]
+"""Schedules by the names of the metrics that report their values."""
 
 
-def make_schedule(kind: Kind, initial: float, total_updates: int) -> optax.Schedule:
-    """Returns a function of `num_updates`: `initial` always, or falling linearly to 0 at `total_updates`.
+@dataclasses.dataclass(frozen=True)
+class ScheduleConfig:
+    """Change of a hyper-parameter over the updates of a run.
+
+    Attributes:
+        kind: Decay from the initial value: "constant", "linear", "cosine" or "exponential".
+        end: Value at the end of the run, as a fraction of the initial value; "constant" ignores it, "exponential" needs it above 0.
+        warmup: Fraction of the updates over which the value first rises linearly from 0 to the initial value.
+    """
+
+    kind: Kind = "constant"
+    end: float = 0.0
+    warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise UserError(f"kind must be one of {', '.join(get_args(Kind))}: got {self.kind!r}")
+        validate.not_negative(self, "end")
+        if self.kind == "exponential" and self.end == 0.0:
+            raise UserError("an exponential schedule never reaches 0: expected end above 0, for example 0.01, got 0")
+        if not 0.0 <= self.warmup < 1.0:
+            raise UserError(f"warmup must lie in [0, 1): got {self.warmup}")
+
+
+CONSTANT = ScheduleConfig()
+
+
+def make_schedule(config: ScheduleConfig, initial: float, total_updates: int) -> optax.Schedule:
+    """Returns a function of `num_updates` that starts at `initial` (or at 0 with a warm-up) and stays at its end.
 
     Examples:
-        >>> rate = make_schedule("linear", initial=0.5, total_updates=4)
+        >>> rate = make_schedule(ScheduleConfig("linear"), initial=0.5, total_updates=4)
         >>> [float(rate(number)) for number in (0, 1, 4, 9)]
         [0.5, 0.375, 0.0, 0.0]
 
+    Args:
+        config: Shape of the schedule.
+        initial: Value before the decay.
+        total_updates: Updates of the whole run.
+
     Raises:
-        UserError: A linear schedule has no total.
+        UserError: The schedule changes over a run of unknown length.
     """
-    if kind == "constant":
+    if config == CONSTANT or (config.kind == "constant" and not config.warmup):
         return optax.constant_schedule(initial)
     if total_updates < 1:
-        raise UserError(f"a linear schedule needs the total number of updates: got {total_updates}")
-    return optax.linear_schedule(initial, 0.0, total_updates)
+        raise UserError(
+            f"a schedule of kind {config.kind!r} with warmup={config.warmup} needs the total number of updates: got "
+            f"total_updates={total_updates}; set it, or use a constant schedule without a warm-up"
+        )
+    rising = round(config.warmup * total_updates)
+    decay = _decay(config, initial, max(total_updates - rising, 1))
+    if not rising:
+        return decay
+    return optax.join_schedules([optax.linear_schedule(0.0, initial, rising), decay], [rising])
+
+
+def make_schedules(config: Any, *names: str) -> Schedules:
+    """Returns the schedules of fields `name` by the fields `name_schedule` and `total_updates`; raises UserError as above."""
+    return {
+        name: make_schedule(getattr(config, f"{name}_schedule"), getattr(config, name), config.total_updates)
+        for name in names
+    }
+
+
+def _decay(config: ScheduleConfig, initial: float, num_updates: int) -> optax.Schedule:
+    end = config.end * initial
+    if config.kind == "linear":
+        return optax.linear_schedule(initial, end, num_updates)
+    if config.kind == "cosine":
+        return optax.cosine_decay_schedule(initial, num_updates, alpha=config.end)
+    if config.kind == "exponential":
+        return optax.exponential_decay(initial, num_updates, decay_rate=config.end, end_value=end)
+    return optax.constant_schedule(initial)
+
+
+def adapt_rate_scale(scale: Array, kl: Array, target: float, learning_rate: Array | float) -> Array:
+    """Returns the learning rate's factor after an update: divided by 1.5 after too large a KL, multiplied after too small a one.
+
+    Args:
+        scale: float32 scalar, the factor before.
+        kl: float32 scalar, mean approximate KL of the update, nats. 0, where no step counted, keeps the factor.
+        target: Expected KL, nats. Too large is above twice, too small below half of it.
+        learning_rate: Learning rate without the factor. The product stays in [1e-6, 1e-2].
+    """
+    smaller, larger = kl > 2.0 * target, (kl > 0.0) & (kl < 0.5 * target)
+    factor = jnp.where(smaller, 1.0 / 1.5, jnp.where(larger, 1.5, 1.0))
+    adapted = jnp.clip(scale * factor, 1e-6 / learning_rate, 1e-2 / learning_rate)
+    return jnp.where(smaller | larger, adapted, scale)
 
 
 def scale_by_schedule(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Scales updates by minus the learning rate of the update that they are part of.
 
     The rate is a function of the argument `num_updates` of the transformation's `update`. `optax.scale_by_schedule` counts the
-    steps taken instead, which differs where steps are skipped or replicas share an optimizer.
+    steps taken instead, which differs where steps are skipped or replicas share an optimizer. The optional argument `rate_scale`
+    multiplies the rate.
     """
 
     def update(
@@ -45,6 +123,13 @@ def scale_by_schedule(rate: optax.Schedule) -> optax.GradientTransformationExtra
     ) -> tuple[optax.Updates, optax.OptState]:
         del params
         factor = -jnp.asarray(rate(arguments["num_updates"]), jnp.float32)
+        if "rate_scale" in arguments:
+            factor *= arguments["rate_scale"]
         return jax.tree.map(lambda update: factor * update, updates), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+
+
+def current_values(schedules: Schedules, num_updates: Array) -> Metrics:
+    """Returns the present values by name, as metrics."""
+    return {name: jnp.asarray(schedule(num_updates), jnp.float32) for name, schedule in schedules.items()}

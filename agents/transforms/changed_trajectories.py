@@ -21,7 +21,7 @@ def with_changed_trajectories(agent: Agent, change: Callable[[Trajectory], Traje
         return agent
     inner = agent.gradient_steps.prepare
 
-    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]:
-        return inner(params, extra, change(batch), key)
+    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array, num_updates: Array) -> tuple[Any, Summary]:
+        return inner(params, extra, change(batch), key, num_updates)
 
     return agent._replace(gradient_steps=agent.gradient_steps._replace(prepare=prepare))

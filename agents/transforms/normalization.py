@@ -203,11 +203,11 @@ def _normalized_steps(steps: GradientSteps, normalizer: _Normalizer) -> Gradient
     to `apply` in the metrics.
     """
 
-    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array) -> tuple[Any, Summary]:
+    def prepare(params: Params, extra: Any, batch: Trajectory, key: Array, num_updates: Array) -> tuple[Any, Summary]:
         statistics = params[_STATISTICS]
         added = normalizer.batch(statistics, batch)
         learned = normalizer.trajectory(statistics, added, batch)
-        prepared, summary = steps.prepare(params[_AGENT], extra, learned, key)
+        prepared, summary = steps.prepare(params[_AGENT], extra, learned, key, num_updates)
         skipped = _skipped_fraction(batch, learned)
         return (prepared, skipped), summary | {_BATCH: added, _SKIPPED: skipped}
 

@@ -2,10 +2,9 @@
 
 import dataclasses
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax.numpy as jnp
-import optax
 
 from agents.api import (
     Action,
@@ -15,6 +14,7 @@ from agents.api import (
     GradientSteps,
     InitFn,
     LearnerState,
+    Metrics,
     Mode,
     Observation,
     OnPolicy,
@@ -24,12 +24,14 @@ from agents.api import (
 )
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.coma import ComaNetworks
+from agents.networks.config import NetworkConfig
+from agents.networks.custom import bound_network
 from agents.ops import validate
-from agents.ops.optimizers import OptimizerName, clipped_adam, clipped_rmsprop
-from agents.ops.schedules import Kind
+from agents.ops.gradient_steps import single_gradient_step, single_step_update
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.schedules import CONSTANT, ScheduleConfig, make_schedules
 from agents.transforms.changed_trajectories import with_changed_trajectories
 from agents.transforms.normalization import NormalizationConfig, with_normalization
-from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
 EXTRAS = {"behavior_log_prob": ArraySpec((), "float32")}
@@ -57,57 +59,69 @@ class PolicyGradientConfig:
 
     Attributes:
         learning_rate: Initial learning rate of the optimizer.
-        learning_rate_schedule: "constant", or "linear" to 0 after `total_updates`.
-        total_updates: Updates of the whole run, for the schedule.
+        learning_rate_schedule: Change of the learning rate over the run.
+        total_updates: Updates of the whole run, for schedules.
         discount: g.
         value_coef: Weight of the value error.
-        entropy_coef: Weight of the entropy bonus.
-        max_grad_norm: Gradients are scaled down to this global norm.
+        value_huber_delta: Value error beyond which its loss is linear, in reward units; None: squared everywhere.
+        entropy_coef: Initial weight of the entropy bonus.
+        entropy_coef_schedule: Change of that weight over the run.
         normalize_advantage: Whether advantages are standardized over the steps that count.
-        optimizer: "rmsprop" (no momentum) or "adam".
-        optimizer_epsilon: Under the root for "rmsprop", as in TensorFlow; added to the root for "adam".
-        rmsprop_decay: Decay of the running mean of squared gradients.
-        rmsprop_initial_scale: Initial value of that mean; see `agents.ops.optimizers.clipped_rmsprop`.
+        optimizer: Settings of the optimizer.
         normalization: Observations and rewards by running statistics; off by default.
     """
 
     learning_rate: float = 7e-4
-    learning_rate_schedule: Kind = "constant"
+    learning_rate_schedule: ScheduleConfig = CONSTANT
     total_updates: int = 0
     discount: float = 0.99
     value_coef: float = 0.5
+    value_huber_delta: float | None = None
     entropy_coef: float = 0.01
-    max_grad_norm: float = 0.5
+    entropy_coef_schedule: ScheduleConfig = CONSTANT
     normalize_advantage: bool = False
-    optimizer: OptimizerName = "rmsprop"
-    optimizer_epsilon: float = 1e-5
-    rmsprop_decay: float = 0.99
-    rmsprop_initial_scale: float = 1.0
+    optimizer: OptimizerConfig = OptimizerConfig("rmsprop", max_grad_norm=0.5)
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
-        validate.positive(self, "learning_rate", "max_grad_norm", "optimizer_epsilon")
-        validate.not_negative(self, "value_coef", "entropy_coef", "rmsprop_initial_scale")
+        validate.positive(self, "learning_rate", "value_huber_delta")
+        validate.not_negative(self, "value_coef", "entropy_coef")
         validate.fraction(self, "discount")
-        if not 0.0 <= self.rmsprop_decay < 1.0:
-            raise UserError(f"rmsprop_decay must lie in [0, 1): got {self.rmsprop_decay}")
-        if self.optimizer not in ("rmsprop", "adam"):
-            raise UserError(f"optimizer must be 'rmsprop' or 'adam': got {self.optimizer!r}")
 
 
-def make_optimizer(config: PolicyGradientConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Returns the configured optimizer after a clip of the gradient's global norm."""
-    if config.optimizer == "adam":
-        return clipped_adam(rate, config.max_grad_norm, config.optimizer_epsilon)
-    return clipped_rmsprop(
-        rate, config.max_grad_norm, config.optimizer_epsilon, config.rmsprop_decay, config.rmsprop_initial_scale
-    )
+class PolicyGradientLoss(Protocol):
+    """Loss of a whole trajectory and float32 scalar metrics; `entropy_coef` is the present weight of the entropy bonus."""
+
+    def __call__(
+        self, config: Any, net: ActorCritic, params: Params, trajectory: Trajectory, entropy_coef: Array | float, /
+    ) -> tuple[Array, Metrics]: ...
 
 
-def init_state(net: ActorCritic, optimizer: optax.GradientTransformationExtraArgs, key: Array) -> LearnerState:
-    """Returns the first learner state. `key` is consumed."""
-    params = net.init(key)
-    return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+def make_policy_gradient_agent(
+    name: str,
+    config: PolicyGradientConfig,
+    spec: EnvSpec,
+    network: NetworkConfig | ActorCritic,
+    loss: PolicyGradientLoss,
+) -> Agent:
+    """Returns an agent whose update is one gradient step on the loss of a trajectory.
+
+    Raises:
+        UserError: Environment and network do not fit, or a schedule needs the number of updates.
+    """
+    net = bound_network(network, spec)
+    schedules = make_schedules(config, "learning_rate", "entropy_coef")
+    optimizer = make_optimizer(config.optimizer, schedules["learning_rate"])
+
+    def init(key: Array) -> LearnerState:
+        params = net.init(key)
+        return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+    def scheduled_loss(params: Params, trajectory: Trajectory, num_updates: Array) -> tuple[Array, Metrics]:
+        return loss(config, net, params, trajectory, schedules["entropy_coef"](num_updates))
+
+    parts = scheduled_loss, optimizer, schedules
+    return make_on_policy_agent(name, config, spec, net, init, single_step_update(*parts), single_gradient_step(*parts))
 
 
 def make_on_policy_agent(

@@ -9,6 +9,7 @@ import pytest
 
 from agents.api import Trajectory
 from agents.networks.config import NetworkConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.errors import UserError
@@ -158,7 +159,11 @@ def test_a_run_ends_each_dispatch_where_a_checkpoint_is_due():
 def test_device_plan_reaches_475_on_cartpole(seed):
     env, num_rows, num_steps, total = CartPole(), 128, 32, 366  # sizes and agent of experiments/ppo_cartpole.py
     config = PPOConfig(
-        learning_rate=7e-4, learning_rate_schedule="linear", entropy_coef=0.005, num_minibatches=8, total_updates=total
+        learning_rate=7e-4,
+        learning_rate_schedule=ScheduleConfig("linear"),
+        entropy_coef=0.005,
+        num_minibatches=8,
+        total_updates=total,
     )
     agent = make_ppo(config, env.spec(), NetworkConfig(hidden_sizes=(64, 64)))
     init, act, update = jax.random.split(jax.random.key(seed), 3)

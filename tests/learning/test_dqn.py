@@ -11,6 +11,7 @@ import pytest
 from agents.api import ReplayConfig
 from agents.dqn import DQNConfig, build_dqn, make_dqn
 from agents.networks.config import NetworkConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.r2d2 import make_r2d2
 from experiments import dqn_cartpole, r2d2_remember_cue, rainbow_cartpole
 from jaxsrl.evaluation.evaluate import evaluate
@@ -22,7 +23,7 @@ PLAIN = DQNConfig(
     epsilon_start=1.0,
     epsilon_end=0.3,
     learning_rate=1e-2,
-    learning_rate_schedule="linear",
+    learning_rate_schedule=ScheduleConfig("linear"),
     discount=DISCOUNT,
     target_update_period=10,
     double=True,

@@ -13,6 +13,8 @@ from agents.a2c import A2CConfig, make_a2c
 from agents.impala import IMPALAConfig, make_impala
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.ops.optimizers import OptimizerConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from experiments import a2c_cartpole, impala_cartpole, reinforce_cartpole
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_source, trained
@@ -21,12 +23,11 @@ from tests.support.run_configs import change_run
 NETWORK, UPDATES = NetworkConfig(hidden_sizes=(32,)), 400
 COMMON = {
     "learning_rate": 1e-2,
-    "learning_rate_schedule": "linear",
+    "learning_rate_schedule": ScheduleConfig("linear"),
     "discount": DISCOUNT,
     "entropy_coef": 0.0,
     "value_coef": 1.0,
-    "max_grad_norm": 10.0,
-    "optimizer": "adam",
+    "optimizer": OptimizerConfig(max_grad_norm=10.0),
 }
 AGENTS = {
     "impala": (make_impala, IMPALAConfig(**COMMON)),

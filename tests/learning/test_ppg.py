@@ -10,6 +10,7 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import make_phasic
+from agents.ops.optimizers import OptimizerConfig
 from agents.ppg import PPGConfig, make_ppg
 from experiments import ppg_cartpole
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_source, trained
@@ -19,7 +20,8 @@ ROWS, STEPS = 16, 16
 NETWORK = NetworkConfig(hidden_sizes=(32,))
 FAST = {"MatchObservation"}
 CONFIG = PPGConfig(
-    learning_rate=5e-3, auxiliary_learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, max_grad_norm=10.0,
+    learning_rate=5e-3, auxiliary_learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0,
+    optimizer=OptimizerConfig(max_grad_norm=10.0),
     num_epochs=4, num_minibatches=4, num_policy_phases=10, num_auxiliary_epochs=4, num_auxiliary_minibatches=2,
     rollout_length=STEPS, num_rows=ROWS,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from agents.coma import COMAConfig, make_coma
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.coma import make_coma_networks, team_view
 from agents.networks.config import NetworkConfig
+from agents.ops.optimizers import OptimizerConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.transforms.multi_policy import agent_indices, policy_spec
 from envpool_bridge.spec.padding import cut
@@ -24,7 +25,7 @@ from tests.learning.probe_runs import DISCOUNT
 from tests.support.run_configs import change_run
 
 NETWORK = NetworkConfig(hidden_sizes=(32,))
-PPO = PPOConfig(learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, max_grad_norm=10.0)
+PPO = PPOConfig(learning_rate=5e-3, discount=DISCOUNT, entropy_coef=0.0, optimizer=OptimizerConfig(max_grad_norm=10.0))
 COMA = COMAConfig(learning_rate=1e-2, critic_learning_rate=1e-2, discount=DISCOUNT, entropy_coef=0.0)
 # probe -> [(state, each agent's observation, optimal value, optimal joint action or None)], as the docstrings derive them
 FIRST, SECOND = (1.0, 0.0), (0.0, 1.0)

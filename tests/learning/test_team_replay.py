@@ -14,6 +14,7 @@ from agents.networks.maddpg import joint_actions, make_maddpg_networks
 from agents.networks.mixer import make_monotone_mixer, make_sum_mixer
 from agents.networks.team_actions import make_team_actions
 from agents.networks.team_values import make_team_values
+from agents.ops.optimizers import OptimizerConfig
 from agents.qmix import QMIXConfig, make_qmix
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
@@ -44,7 +45,7 @@ CONTINUOUS = MADDPGConfig(
     actor_learning_rate=3e-3,
     critic_learning_rate=3e-3,
     exploration_noise=0.3,
-    max_grad_norm=10.0,
+    optimizer=OptimizerConfig(max_grad_norm=10.0),
 )
 CASES = ["serial", "single_learner_fine", "single_learner_coarse"]
 FIRST, SECOND = (1.0, 0.0), (0.0, 1.0)

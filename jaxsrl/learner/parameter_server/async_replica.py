@@ -40,11 +40,12 @@ class AsynchronousReplica:
             Metrics, on the server's device; None if stopped before the last step: the trajectory is then not completed.
         """
         replica, server = self._replica, self._server
-        number = server.trajectories_completed(self._number) * server.num_replicas + self._number
+        num_updates = server.trajectories_completed(self._number)
+        number = num_updates * server.num_replicas + self._number
         start = server.pull()
         params, extra = replica.place((start.params, start.extra))
         # Parameters for the first gradient are pulled only after the preparation, so that it is not stale from the start.
-        prepared, prepared_metrics = jax.block_until_ready(replica.prepare(params, extra, batch, number))
+        prepared, prepared_metrics = jax.block_until_ready(replica.prepare(params, extra, batch, number, num_updates))
         step_metrics: list[Block] = []
         for step in range(replica.num_steps):
             if should_stop():

@@ -30,13 +30,15 @@ class Replica:
 
     Attributes:
         num_steps: Gradient steps of an update.
-        prepare: Maps (params block, extra, batch, number) to the inputs of all gradients of update `number`, rows sharded as in
-            `batch`, and its metrics.
+        prepare: Maps (params block, extra, batch, number, num_updates) to the inputs of all gradients of trajectory `number`, rows
+            sharded as in `batch`, and its metrics. Schedules are functions of `num_updates`.
     """
 
     def __init__(self, steps: GradientSteps, mesh: LearnerMesh, run_key: Array) -> None:
-        def prepare(params: Block, extra: Any, batch: Trajectory, number: Array) -> tuple[Any, Metrics]:
-            return steps.prepare(unpack(params), extra, batch, jax.random.fold_in(run_key, number))
+        def prepare(
+            params: Block, extra: Any, batch: Trajectory, number: Array, num_updates: Array
+        ) -> tuple[Any, Metrics]:
+            return steps.prepare(unpack(params), extra, batch, jax.random.fold_in(run_key, number), num_updates)
 
         def gradient(params: Block, prepared: Any, step: Array) -> tuple[Block, Block]:
             grads, metrics = steps.gradient(unpack(params), prepared, step)
@@ -141,7 +143,7 @@ class SynchronousUpdate:
         state = server.receive(state)
         progress = Progress(server.pack(state.params), state.opt_state, state.num_updates, server.nothing_skipped)
         params, extra, number = replica.place((progress.params, state.extra, state.num_updates))
-        prepared, prepared_metrics = replica.prepare(params, extra, batch, number)
+        prepared, prepared_metrics = replica.prepare(params, extra, batch, number, number)
         step_metrics: list[Block] = []
         for step in range(replica.num_steps):
             grads, metrics = server.receive(replica.gradient(params, prepared, step))

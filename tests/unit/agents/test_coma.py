@@ -225,7 +225,7 @@ def test_the_critic_learns_first_and_the_policy_last_each_alone():
     agent = coma.make_coma(CONFIG, LOCAL, NETWORK)
     state, steps = agent.init(jax.random.key(1)), agent.gradient_steps
     assert steps.num_steps == 3
-    prepared, _ = steps.prepare(state.params, state.extra, trajectory(LOCAL), jax.random.key(0))
+    prepared, _ = steps.prepare(state.params, state.extra, trajectory(LOCAL), jax.random.key(0), 0)
     progress = init_progress(state)
     for index, (moves, stays) in enumerate([("critic", "actor"), ("critic", "actor"), ("actor", "critic")]):
         grads, metrics = jax.jit(steps.gradient)(progress.params, prepared, index)

@@ -14,6 +14,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import first_transitions
+from agents.ops.optimizers import OptimizerConfig
 from agents.rainbow import rainbow_config
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
@@ -171,7 +172,7 @@ def test_importance_weights_correct_fully_at_end_of_run():
 
 
 def test_update_multiplies_losses_by_importance_weights():
-    config = dataclasses.replace(prioritized(1.0), huber_delta=None, max_grad_norm=None)
+    config = dataclasses.replace(prioritized(1.0), huber_delta=None, optimizer=OptimizerConfig(epsilon=1.5e-4))
     agent, steps = make_dqn(config, SPEC, NETWORK), plain(windows(1, 2, seed=8))
     assert steps.valid.all()
     state, update = jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update)
@@ -338,3 +339,21 @@ def test_rainbow_is_everything_at_once_and_can_be_changed():
     config = rainbow_config(n_step=5)
     assert (config.value_type, config.n_step, config.replay.priority_exponent) == ("c51", 5, 0.5)
     assert config.double and config.dueling and config.noisy  # noqa: PT018
+
+
+def test_greedy_mode_acts_randomly_with_eval_epsilon():
+    rows = 4_000
+    config = DQNConfig(epsilon_start=1.0, epsilon_end=1.0, total_updates=10, eval_epsilon=0.3)
+    legal = np.tile(np.array([1, 0, 1, 1], np.int8), (rows, 1))
+    observation = {"state": np.ones((rows, 1), np.float32), "legal": legal}
+    keys, first = jax.random.split(jax.random.key(1), rows), np.zeros(rows, bool)
+    agents = [make_dqn(one, MASKED, NETWORK) for one in (config, dataclasses.replace(config, eval_epsilon=0.0))]
+    params = jax.jit(agents[0].init)(jax.random.key(0)).params
+    acts = [jax.jit(agent.act, static_argnums=5) for agent in agents]
+    action, best = (np.asarray(act(params, observation, (), first, keys, Mode.GREEDY)[0]) for act in acts)
+    assert len(np.unique(best)) == 1
+    # An action in 3 legal ones is the best by chance.
+    assert abs(np.mean(action != best) - 0.2) < 5 * np.sqrt(0.2 * 0.8 / rows)
+    assert not (action == 1).any()
+    some, _, _ = acts[0](params, jax.tree.map(lambda x: x[7:11], observation), (), first[7:11], keys[7:11], Mode.GREEDY)
+    np.testing.assert_array_equal(some, action[7:11])

@@ -278,7 +278,7 @@ def test_maddpg_rejects_invalid_networks_and_actions():
 
 @pytest.mark.parametrize(
     "change",
-    [{"tau": 0.0}, {"temperature": 0.0}, {"exploration_noise": -0.1}, {"max_grad_norm": 0.0}, {"discount": 1.1}],
+    [{"tau": 0.0}, {"temperature": 0.0}, {"exploration_noise": -0.1}, {"discount": 1.1}],
 )
 def test_maddpg_rejects_values_out_of_range(change):
     with pytest.raises(UserError, match=next(iter(change))):

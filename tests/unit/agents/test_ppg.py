@@ -17,6 +17,8 @@ from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, PhasicOutputs, make_phasic, policy_divergence
 from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.phase_memory import PhaseMemory
+from agents.ops.policy_gradient import SurrogateCoefficients
+from agents.ops.schedules import ScheduleConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 from jaxsrl.config.serialization import from_json, to_json
@@ -97,7 +99,13 @@ def test_policy_loss_is_surrogate_plus_value_error_minus_entropy(ratio, advantag
         observation=array(0.0), action=jnp.zeros((1, 1), jnp.int32), weight=array(1.0), advantage=array(advantage),
         behavior_log_prob=array(np.log(0.5 / ratio)), target_value=array(5.0),
     )  # fmt: skip
-    total, metrics = ppg.policy_loss(config, fixed_network(), outputs_of([0.0, 0.0], 2.0, -7.0), batch)
+    total, metrics = ppg.policy_loss(
+        config,
+        fixed_network(),
+        SurrogateCoefficients(config.clip_epsilon, config.entropy_coef),
+        outputs_of([0.0, 0.0], 2.0, -7.0),
+        batch,
+    )
     assert float(metrics["loss/policy"]) == pytest.approx(expected, rel=1e-5)
     assert float(metrics["loss/value"]) == pytest.approx(0.5 * 9.0)
     assert float(total) == pytest.approx(expected + 0.7 * 4.5 - 0.3 * np.log(2.0), rel=1e-5)
@@ -298,7 +306,7 @@ def test_ppg_phases_on_four_devices_match_one():
 
 @pytest.mark.slow  # to compile
 def test_a_linear_schedule_ends_both_phases_at_zero():
-    config = dataclasses.replace(CONFIG, learning_rate_schedule="linear", total_updates=4)
+    config = dataclasses.replace(CONFIG, learning_rate_schedule=ScheduleConfig("linear"), total_updates=4)
     made = ppg.make_ppg(config, SPEC, NETWORK)
     state, rates = made.init(jax.random.key(0)), []
     update = jax.jit(made.update)

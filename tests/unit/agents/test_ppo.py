@@ -15,6 +15,9 @@ from agents.api import Mode, Trajectory
 from agents.distributions import categorical
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.ops.minibatches import Batch
+from agents.ops.policy_gradient import SurrogateCoefficients
+from agents.ops.schedules import ScheduleConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.mesh import LearnerMesh
@@ -65,19 +68,23 @@ def fixed_network(logits, value) -> ActorCritic:
     return ActorCritic(None, None, None, categorical(2), lambda num_rows: (), None, unroll, False)
 
 
+def coefficients(config):
+    return SurrogateCoefficients(config.clip_epsilon, config.entropy_coef)
+
+
 def one_step_loss(config, log_ratio, advantage, value=0.0, old_value=0.0, target=0.0, importance=1.0):
     """The loss of a single step whose probability ratio is exp(log_ratio)."""
     log_prob = np.log(0.5)
     params = {"logits": jnp.zeros((1, 1, 2)), "value": jnp.full((1, 1), value)}
     array = lambda x: jnp.full((1, 1), x, jnp.float32)  # noqa: E731
-    batch = ppo.Batch(
+    batch = Batch(
         observation=array(0), action=jnp.zeros((1, 1), jnp.int32), proximal_log_prob=array(log_prob - log_ratio),
         importance=array(importance), old_value=array(old_value),
         advantage=array(advantage), target_value=array(target), weight=array(1.0),
         is_first=jnp.zeros((1, 1), bool),
     )  # fmt: skip
     config = dataclasses.replace(config, normalize_advantage=False)
-    return ppo.loss(config, fixed_network(None, None), params, batch)
+    return ppo.loss(config, fixed_network(None, None), params, batch, coefficients(config))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +165,9 @@ def test_gradients_are_clipped_by_their_global_norm():
 
 
 def test_a_linear_schedule_ends_at_zero():
-    config = ppo.PPOConfig(learning_rate_schedule="linear", total_updates=2, num_epochs=1, num_minibatches=2)
+    config = ppo.PPOConfig(
+        learning_rate_schedule=ScheduleConfig("linear"), total_updates=2, num_epochs=1, num_minibatches=2
+    )
     _, init, update = compiled(config)
     state, rates = init(jax.random.key(0)), []
     for _ in range(3):
@@ -233,7 +242,9 @@ def test_ppo_sharded_update_matches_pmap():
     expected = jax.device_get(update(state, batch)[0].params)
 
     net = make_actor_critic(NETWORK, SPEC)
-    optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(config.learning_rate, eps=1e-5))
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.optimizer.max_grad_norm), optax.adam(config.learning_rate, eps=1e-5)
+    )
     key = jax.random.fold_in(jax.random.key(5), 0)
 
     orders = [jax.random.permutation(epoch_key, STEPS) for epoch_key in jax.random.split(key, config.num_epochs)]
@@ -244,7 +255,9 @@ def test_ppo_sharded_update_matches_pmap():
 
         def step(carry, part):
             params, opt_state = carry
-            grads = jax.grad(lambda p: ppo.loss(config, net, p, jax.tree.map(lambda x: x[part], steps))[0])(params)
+            grads = jax.grad(
+                lambda p: ppo.loss(config, net, p, jax.tree.map(lambda x: x[part], steps), coefficients(config))[0]
+            )(params)
             updates, opt_state = optimizer.update(jax.lax.pmean(grads, "rows"), opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), None
 

@@ -10,6 +10,8 @@ import pytest
 from agents import ppo
 from agents.networks.actor_critic import make_actor_critic
 from agents.ops import popart, returns
+from agents.ops.policy_gradient import SurrogateCoefficients
+from agents.ops.schedules import ScheduleConfig
 from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
@@ -66,7 +68,9 @@ def test_first_decoupled_gradient_is_the_importance_weighted_one():
     data, _, _ = lagging_trajectory(net, params, 1.0)
     config = PPOConfig(decoupled=True, entropy_coef=0.0, value_coef=0.0, normalize_advantage=False)
     batch, _ = ppo.make_batch(config, net, params, data)
-    found = jax.grad(lambda p: ppo.loss(config, net, p, batch)[0])(params)
+    found = jax.grad(
+        lambda p: ppo.loss(config, net, p, batch, SurrogateCoefficients(config.clip_epsilon, config.entropy_coef))[0]
+    )(params)
 
     def by_hand(p):
         parameters, _, _ = net.unroll(p, batch.observation, (), batch.is_first)
@@ -120,7 +124,7 @@ def test_vtrace_at_a_ratio_of_zero_moves_no_earlier_value():
 def prepared_target(data, **options):
     """Value targets of the first update at discount 0: the rewards as the loss sees them."""
     agent = ppo.make_ppo(PPOConfig(discount=0.0, gae_lambda=0.0, **options), SPEC, NETWORK)
-    prepared, _ = agent.gradient_steps.prepare(agent.init(jax.random.key(1)).params, (), data, jax.random.key(0))
+    prepared, _ = agent.gradient_steps.prepare(agent.init(jax.random.key(1)).params, (), data, jax.random.key(0), 0)
     return jax.tree.leaves(prepared, is_leaf=lambda node: isinstance(node, ppo.Minibatches))[0].batch.target_value
 
 
@@ -173,13 +177,12 @@ def test_ppo_ignores_stale_steps():
         config = PPOConfig(max_staleness=max_staleness, num_epochs=1)
         agent = ppo.make_ppo(config, SPEC, NETWORK)
         state = agent.init(jax.random.key(1))
-        state = dataclasses.replace(state, extra={"version": jnp.int32(5)}, num_updates=jnp.int32(5))
+        state = dataclasses.replace(state, num_updates=jnp.int32(5))
         return jax.jit(agent.update)(state, batch, jax.random.key(0))
 
     (one, metrics), (other, _) = learnt(1, data), learnt(1, spoiled)
     jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
     assert float(metrics["batch/stale_fraction"]) == pytest.approx(data.valid[:, 0].sum() / data.valid.sum())
-    assert int(one.extra["version"]) == 6
     (kept, _), (changed, _) = learnt(2, data), learnt(2, spoiled)
     assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (kept.params, changed.params)), strict=True))
 
@@ -228,3 +231,47 @@ def test_options_out_of_range_are_rejected_by_name(change):
 
 def test_ppo_options_are_off_by_default():
     assert updated(PPOConfig(num_epochs=1), trajectory())[0].extra == ()
+
+
+@pytest.mark.parametrize(("target", "factor"), [(1e-9, 1 / 1.5), (1e3, 1.5)])
+def test_adaptive_kl_changes_the_rate_of_the_next_update(target, factor):
+    config = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2, adaptive_kl=target)
+    agent = ppo.make_ppo(config, SPEC, NETWORK)
+    update, key = jax.jit(agent.update), jax.random.key(0)
+    first, metrics = update(agent.init(jax.random.key(1)), trajectory(0), key)
+    assert float(metrics["learning_rate"]) == pytest.approx(1e-3)
+    assert float(first.extra["rate_scale"]) == pytest.approx(factor)
+    second, metrics = update(first, trajectory(1), key)
+    assert float(metrics["learning_rate"]) == pytest.approx(1e-3 * factor)
+    plain = ppo.make_ppo(dataclasses.replace(config, adaptive_kl=None, learning_rate=1e-3 * factor), SPEC, NETWORK)
+    expected, _ = jax.jit(plain.update)(dataclasses.replace(first, extra=()), trajectory(1), key)
+    for one, other in zip(*map(jax.tree.leaves, (second.params, expected.params)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_adaptive_kl_needs_two_gradient_steps():
+    with pytest.raises(UserError, match="at least 2 gradient steps"):
+        PPOConfig(num_epochs=1, num_minibatches=1, adaptive_kl=0.01)
+
+
+def test_ppo_schedules_equal_constants_of_their_values():
+    halves = PPOConfig(clip_epsilon=0.05, entropy_coef=0.2, num_epochs=2, num_minibatches=2)
+    linear = ScheduleConfig("linear")
+    config = dataclasses.replace(
+        halves,
+        clip_epsilon=0.1,
+        clip_epsilon_schedule=linear,
+        entropy_coef=0.4,
+        entropy_coef_schedule=linear,
+        total_updates=2,
+    )
+    states = []
+    for one in (halves, config):
+        agent = ppo.make_ppo(one, SPEC, NETWORK)
+        state = dataclasses.replace(agent.init(jax.random.key(1)), num_updates=jnp.int32(1))
+        state, metrics = jax.jit(agent.update)(state, trajectory(0), jax.random.key(0))
+        assert float(metrics["clip_epsilon"]) == pytest.approx(0.05)
+        assert float(metrics["entropy_coef"]) == pytest.approx(0.2)
+        states.append(state)
+    for one, other in zip(*(jax.tree.leaves(state.params) for state in states), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)

@@ -117,7 +117,8 @@ def test_r2d2_errors_and_priorities_equal_a_loop():
     size = np.abs(np.nan_to_num(errors))
     expected = 0.9 * size.max(0) + 0.1 * size.sum(0) / np.maximum(counted.sum(0), 1)
     np.testing.assert_allclose(priority, expected, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(total, (0.5 * size**2 * weight).sum() / counted.sum(), rtol=1e-3)
+    # Summed over the steps of a window, averaged over the 24 windows.
+    np.testing.assert_allclose(total, (0.5 * size**2 * weight).sum() / 24, rtol=1e-3)
 
 
 def test_without_ends_errors_are_rlaxs_transformed_n_step_errors():
@@ -140,7 +141,7 @@ def test_without_ends_errors_are_rlaxs_transformed_n_step_errors():
         steps.reward[:, 0],
         np.full(config.window_length, config.discount, np.float32),
     )
-    np.testing.assert_allclose(total, 0.5 * np.mean(np.square(errors[: config.sequence_length])), rtol=1e-3)
+    np.testing.assert_allclose(total, 0.5 * np.sum(np.square(errors[: config.sequence_length])), rtol=1e-3)
 
 
 def test_no_gradient_passes_through_the_burn_in():

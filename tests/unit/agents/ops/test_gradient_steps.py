@@ -13,7 +13,8 @@ from agents import ppo
 from agents.api import GradientSteps, LearnerState, Progress
 from agents.networks.config import NetworkConfig
 from agents.ops.gradient_steps import init_progress, make_update, take_step
-from agents.ops.minibatches import shuffled_minibatches
+from agents.ops.minibatches import Batch, Minibatches, shuffled_minibatches
+from agents.ops.policy_gradient import SurrogateCoefficients
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
@@ -22,7 +23,7 @@ SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
 def counting_steps(num_steps=5) -> GradientSteps:
     """params <- 2 params + factor * step, written as gradient steps; the factor comes from `extra`, through `prepare`."""
 
-    def prepare(params, extra, batch, key):
+    def prepare(params, extra, batch, key, num_updates):
         return {"factor": extra * batch}, {"prepared": extra}
 
     def gradient(params, prepared, step):
@@ -103,7 +104,7 @@ def test_a_gradient_of_ppo_is_that_of_its_minibatch_only():
     config = ppo.PPOConfig(num_epochs=1, num_minibatches=4, normalize_advantage=False)
     agent = ppo.make_ppo(config, SPEC, NetworkConfig(hidden_sizes=(8,)))
     rng = np.random.default_rng(0)
-    batch = ppo.Batch(
+    batch = Batch(
         observation=rng.normal(size=(8, 2, 3)).astype(np.float32),
         action=rng.integers(0, 2, (8, 2)).astype(np.int32),
         **{
@@ -113,16 +114,17 @@ def test_a_gradient_of_ppo_is_that_of_its_minibatch_only():
         weight=np.ones((8, 2), np.float32),
         is_first=np.zeros((8, 2), bool),
     )
+    now = SurrogateCoefficients(config.clip_epsilon, config.entropy_coef)
     order = jnp.array([[3, 1], [0, 2], [7, 4], [6, 5]], jnp.int32)
     params = agent.init(jax.random.key(0)).params
     gradient = jax.jit(agent.gradient_steps.gradient)
     spoiled = jax.tree.map(np.copy, batch)
     spoiled.advantage[[0, 1, 2, 3, 5, 6]] += 10.0
-    outside, _ = gradient(params, ppo.Minibatches(spoiled, order), np.int32(2))
-    expected, metrics = gradient(params, ppo.Minibatches(batch, order), np.int32(2))
+    outside, _ = gradient(params, Minibatches(spoiled, order, now), np.int32(2))
+    expected, metrics = gradient(params, Minibatches(batch, order, now), np.int32(2))
     chex.assert_trees_all_equal(outside, expected)
-    other, _ = gradient(params, ppo.Minibatches(spoiled, order), np.int32(1))
-    kept, _ = gradient(params, ppo.Minibatches(batch, order), np.int32(1))
+    other, _ = gradient(params, Minibatches(spoiled, order, now), np.int32(1))
+    kept, _ = gradient(params, Minibatches(batch, order, now), np.int32(1))
     assert not np.allclose(jax.tree.leaves(other)[0], jax.tree.leaves(kept)[0])
     squares = sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(expected))
     assert float(metrics["gradient/norm"]) == pytest.approx(np.sqrt(squares), rel=1e-5)

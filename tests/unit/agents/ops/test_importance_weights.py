@@ -27,6 +27,11 @@ def test_the_exponent_grows_to_one_over_the_run():
     assert float(importance_exponent_schedule(1.0, 0)(jnp.int32(3))) == 1.0
 
 
+def test_a_constant_exponent_needs_no_number_of_updates():
+    schedule = importance_exponent_schedule(0.6, 0, final=0.6)
+    assert float(schedule(jnp.int32(3))) == pytest.approx(0.6)
+
+
 def test_exponent_of_uniform_replay_is_zero():
     schedule = importance_exponent_schedule(0.4, 0, is_prioritized=False)
     assert float(schedule(jnp.int32(3))) == 0.0
@@ -36,5 +41,5 @@ def test_exponent_of_uniform_replay_is_zero():
 def test_invalid_importance_exponents_are_rejected():
     with pytest.raises(UserError, match=r"must lie in \[0, 1\]: got 1.2"):
         importance_exponent_schedule(1.2, 10)
-    with pytest.raises(UserError, match="grows from 0.4 to 1 over the run .* total_updates=0"):
+    with pytest.raises(UserError, match="changes from 0.4 to 1.0 over the run .* total_updates=0"):
         importance_exponent_schedule(0.4, 0)

@@ -11,7 +11,7 @@ import pytest
 from agents import ppo
 from agents.api import Mode
 from agents.ops.gradient_steps import make_update
-from agents.ops.schedules import make_schedule
+from agents.ops.schedules import CONSTANT, ScheduleConfig, make_schedule
 from agents.transforms.multi_policy import make_policies
 from envpool_bridge.spec.specs import AgentSpec
 from jaxsrl.learner.mesh import LearnerMesh
@@ -22,7 +22,7 @@ UPDATES, INITIAL = 20, 1e-2
 # Of the four steps of an update, only the first has a KL below the target: it starts at the policy that acted.
 CONFIG = ppo.PPOConfig(
     learning_rate=INITIAL,
-    learning_rate_schedule="linear",
+    learning_rate_schedule=ScheduleConfig("linear"),
     total_updates=UPDATES,
     target_kl=1e-9,
     num_epochs=2,
@@ -64,11 +64,11 @@ def test_linear_rate_counts_skipped_steps(how):
     prepare, gradient = jax.jit(steps.prepare), jax.jit(steps.gradient)
     state = jax.device_get(jax.jit(agent.init)(jax.random.key(1)))
     # Directions of length-1 steps, by a second optimizer that sees the first gradient of each update and no rate.
-    directions = optax.chain(optax.clip_by_global_norm(CONFIG.max_grad_norm), optax.scale_by_adam(eps=1e-5))
+    directions = optax.chain(optax.clip_by_global_norm(CONFIG.optimizer.max_grad_norm), optax.scale_by_adam(eps=1e-5))
     moments, used, reported = directions.init(state.params), [], []
     for number in range(UPDATES):
         batch = acted(agent, state.params, number)
-        prepared, _ = prepare(state.params, (), batch, jax.random.fold_in(KEY, number))
+        prepared, _ = prepare(state.params, (), batch, jax.random.fold_in(KEY, number), number)
         grads, _ = gradient(state.params, prepared, jnp.int32(0))
         direction, moments = directions.update(grads, moments)
         before, (state, metrics) = state.params, update(state, batch, number)
@@ -102,7 +102,7 @@ def test_a_rate_is_constant_within_an_update():
     agent = ppo.make_ppo(config, SPEC, NETWORK)
     state = jax.jit(agent.init)(jax.random.key(1))
     halved = dataclasses.replace(state, num_updates=jnp.int32(1))
-    constant = dataclasses.replace(config, learning_rate=INITIAL / 2, learning_rate_schedule="constant")
+    constant = dataclasses.replace(config, learning_rate=INITIAL / 2, learning_rate_schedule=CONSTANT)
     got, _ = jax.jit(make_update(agent.gradient_steps))(halved, trajectory(0), KEY)
     expected, _ = jax.jit(ppo.make_ppo(constant, SPEC, NETWORK).update)(halved, trajectory(0), KEY)
     for one, other in zip(*map(jax.tree.leaves, (got.params, expected.params)), strict=True):
@@ -110,5 +110,5 @@ def test_a_rate_is_constant_within_an_update():
 
 
 def test_a_schedule_is_of_the_number_of_updates():
-    rate = make_schedule("linear", 0.5, total_updates=4)
+    rate = make_schedule(ScheduleConfig("linear"), 0.5, total_updates=4)
     assert [float(rate(number)) for number in (0, 2, 4, 9)] == [0.5, 0.25, 0.0, 0.0]

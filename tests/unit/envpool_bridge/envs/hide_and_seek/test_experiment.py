@@ -15,7 +15,8 @@ def test_full_scale_learns_from_64_000_chunks_of_10_agent_steps():
     assert experiment.run.env_steps_per_update * spec.rows_per_env == 64_000 * 10
     agent, network = experiment.agent, experiment.network
     assert (agent.discount, agent.gae_lambda, agent.clip_epsilon, agent.entropy_coef) == (0.998, 0.95, 0.2, 0.01)
-    assert (agent.learning_rate, agent.adam_epsilon, agent.max_grad_norm, agent.value_coef) == (3e-4, 1e-5, 5.0, 0.5)
+    assert (agent.learning_rate, agent.value_coef) == (3e-4, 0.5)
+    assert (agent.optimizer.epsilon, agent.optimizer.max_grad_norm) == (1e-5, 5.0)
     assert (agent.num_gradient_steps, agent.chunk_length, agent.value_clip_epsilon) == (4, 10, None)
     assert (network.torso, network.entity_heads, network.hidden_sizes) == ("entities", 4, (128, 256))
     assert (network.core, network.core_size, network.shares_torso) == ("lstm", 256, False)

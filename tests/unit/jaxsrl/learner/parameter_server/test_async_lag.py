@@ -45,7 +45,7 @@ def test_lag_is_measured_before_the_slot_is_released():
     optimizer = optax.sgd(0.1)
     steps = GradientSteps(
         1,
-        lambda params, extra, batch, key: (batch.reward, {}),
+        lambda params, extra, batch, key, num_updates: (batch.reward, {}),
         lambda params, prepared, step: (params, {"loss": jnp.float32(0)}),
         lambda progress, grads, metrics: take_step(optimizer, progress, grads),
         lambda state, progress, prepared_metrics, step_metrics: (

@@ -13,7 +13,7 @@ import pytest
 
 from agents.api import GradientSteps, LearnerState
 from agents.ops.gradient_steps import take_step
-from agents.ops.schedules import make_schedule, scale_by_schedule
+from agents.ops.schedules import ScheduleConfig, make_schedule, scale_by_schedule
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
 from jaxsrl.learner.parameter_server.async_server import ParameterServer
@@ -29,7 +29,7 @@ def quadratic(num_steps=4, learning_rate=0.1, momentum=None, limit=None, optimiz
     """Half the squared distance of `params` to a batch's [N, D] points; step n sees the points n, n + num_steps, ..."""
     optimizer = optimizer or optax.sgd(learning_rate, momentum)
 
-    def prepare(params, extra, batch, key):
+    def prepare(params, extra, batch, key, num_updates):
         return batch, {"drawn": jax.random.uniform(key)}
 
     def gradient(params, prepared, step):
@@ -132,7 +132,7 @@ def test_an_update_is_one_trajectory_of_every_replica():
 
 
 def test_the_rate_counts_the_trajectories_of_the_pushing_replica():
-    rate = make_schedule("linear", 0.8, total_updates=4)
+    rate = make_schedule(ScheduleConfig("linear"), 0.8, total_updates=4)
     server = make_server(8, problem=quadratic(optimizer=scale_by_schedule(rate), limit=10.0))
     sizes = []
 
