@@ -9,6 +9,7 @@ from typing import Any, Literal
 import gymnasium
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.last_step import LastStep, with_last_step
 from envpool_bridge.envs.native_ale import ale_vector_source
 from envpool_bridge.envs.native_envpool import native_envpool_source
 from envpool_bridge.envs.probes.single_agent import PROBES
@@ -84,6 +85,9 @@ class EnvConfig:
             for suite "gymnasium".
         frame_stack: number of newest values of every Box that agents see at once, each stored once; only for suites
             "gymnasium" and "probe" ("atari" has an option of that name).
+        last_action: adds the item "last_action" to observations, for recurrent agents: the action before, zeros at first.
+            Not for suites whose environments are stepped together ("envpool", "atari_vector", "gymnasium_vector").
+        last_reward: likewise "last_reward", the agent's own reward before.
         info_fields: numbers in the environment's infos to record and to average over episodes at their end.
         overlap_rows: steps a worker's rows concurrently in threads: for environments that wait rather than compute.
             Environments with `step_async` and `step_wait` (docs/how_to/custom_environment.md) overlap without threads
@@ -96,6 +100,8 @@ class EnvConfig:
     check_range: bool = True
     mask_from_info: bool = False
     frame_stack: int = 1
+    last_action: bool = False
+    last_reward: bool = False
     info_fields: tuple[str, ...] = ()
     overlap_rows: bool = False
 
@@ -120,6 +126,8 @@ class EnvConfig:
         if self.suite == "auto":
             return self.with_suite().source()
         source: Any = self._source()
+        if self.last_action or self.last_reward:
+            source = with_last_step(source, self.suite, LastStep(self.last_action, self.last_reward))
         settings: dict[str, Any] = {}
         if self.info_fields:
             settings["info_fields"] = self.info_fields

@@ -10,7 +10,7 @@ from agents.api import Agent, AgentState, Array, Mode, Params, Trajectory
 from jaxsrl.collect.inference.act import row_keys
 from jaxsrl.device_loop.episode_totals import EpisodeSums, add_step, init_episode_sums
 from jaxsrl.envs.autoreset import RowsState, StepOutput, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
-from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.envs.protocol import JaxEnv, Observation
 
 
 @jax.tree_util.register_dataclass
@@ -100,7 +100,9 @@ def collect(
 
     after, steps = jax.lax.scan(step, rows, _act_keys(keys.act, version, num_steps))
     trajectory = Trajectory(
-        observation=jnp.concatenate([steps.observation, after.envs.observation[None]]),
+        observation=jax.tree.map(
+            lambda before, last: jnp.concatenate([before, last[None]]), steps.observation, after.envs.observation
+        ),
         is_first=jnp.concatenate([steps.is_first, after.envs.is_first[None]]),
         action=steps.action,
         reward=steps.output.reward,
@@ -117,7 +119,7 @@ def collect(
 class _Step(NamedTuple):
     """Part of the trajectory from one step: observation and is_first before it, the rest [B, ...] after it."""
 
-    observation: Array
+    observation: Observation
     is_first: Array
     action: Array
     extras: dict[str, Array]

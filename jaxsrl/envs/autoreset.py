@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
-from jaxsrl.envs.protocol import EnvState, JaxEnv
+from jaxsrl.envs.protocol import EnvState, JaxEnv, Observation
 
 Array = jax.Array
 
@@ -31,7 +31,7 @@ class RowsState:
 
     Attributes:
         env_state: pytree, [B, ...] each.
-        observation: [B, ...], the newest.
+        observation: [B, ...] each leaf, the newest.
         is_first: [B] bool, `observation` is the first of an episode.
         ended: [B] bool, the last step ended the episode: the next one resets.
         row_id: [B] uint32, row of the run.
@@ -40,7 +40,7 @@ class RowsState:
     """
 
     env_state: EnvState
-    observation: Array
+    observation: Observation
     is_first: Array
     ended: Array
     row_id: Array
@@ -52,7 +52,7 @@ class StepOutput(NamedTuple):
     """One step of B rows, in the form of a trajectory.
 
     Attributes:
-        observation: [B, ...], the trajectory's `observation[t + 1]`.
+        observation: [B, ...] each leaf, the trajectory's `observation[t + 1]`.
         is_first: [B] bool, the trajectory's `is_first[t + 1]`.
         reward: [B] float32, environment reward units.
         terminated: [B] bool.
@@ -60,7 +60,7 @@ class StepOutput(NamedTuple):
         valid: [B] bool, False where the step only reset.
     """
 
-    observation: Array
+    observation: Observation
     is_first: Array
     reward: Array
     terminated: Array
@@ -120,7 +120,7 @@ def reset_keyed_rows(env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Arr
     false = jnp.zeros(row_ids.shape, bool)
     return RowsState(
         env_state=jax.tree.map(_strongly_typed, env_state),
-        observation=_strongly_typed(observation),
+        observation=jax.tree.map(_strongly_typed, observation),
         is_first=~false,
         ended=false,
         row_id=row_ids,
@@ -154,7 +154,7 @@ def _step_row(
         return _with_same_dtype(spec, old, jnp.where(resets, first, new))
 
     terminated, truncated = stepped.terminated & ~resets, stepped.truncated & ~resets
-    observation = select(row.observation, first_observation, stepped.observation)
+    observation = jax.tree.map(select, row.observation, first_observation, stepped.observation)
     reward = jnp.where(resets, jnp.float32(0), stepped.reward.astype(jnp.float32))
     next_row = RowsState(
         env_state=jax.tree.map(select, row.env_state, first_state, stepped.state),

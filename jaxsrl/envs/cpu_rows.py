@@ -14,7 +14,7 @@ from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
-from envpool_bridge.spec.tree import take, write
+from envpool_bridge.spec.tree import Tree, items, lookup, shown_path, take, write
 from jaxsrl.envs.autoreset import RowsState, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
 from jaxsrl.envs.protocol import Array, JaxEnv, validate_env
 
@@ -80,7 +80,7 @@ class JaxRows:
         else:
             state = self._start(self._seeded_episodes(request))
         self._state = state
-        write(out.observation, _as_numpy(state.observation))
+        write(out.observation, jax.tree.map(_as_numpy, state.observation))
         self._verify(take(out.observation, None), None)
         if isinstance(out, StepRows):
             out.mark_reset()
@@ -99,9 +99,9 @@ class JaxRows:
         except Exception as error:
             raise self._failure("step", error) from error
         for field, values in zip(step._fields, step, strict=True):
-            write(getattr(out, field), _as_numpy(values))
+            write(getattr(out, field), jax.tree.map(_as_numpy, values))
 
-    def verify(self, observation: np.ndarray, reward: np.ndarray) -> None:
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
         """Raises for invalid values of the last steps; see the protocol."""
         self._verify(observation, reward)
 
@@ -146,17 +146,19 @@ class JaxRows:
         self._row_keys = self._placed(given if self._row_keys is None else jnp.where(seeded, given, self._row_keys))
         return np.where(seeded, np.uint32(0), episodes)
 
-    def _verify(self, observation: np.ndarray, reward: np.ndarray | None) -> None:
+    def _verify(self, observation: Tree, reward: np.ndarray | None) -> None:
         self._values.verify(observation, reward, self._num_steps)
-        spec = self._spec.observation
-        if not isinstance(spec, DiscreteSpec):
-            return
+        for path, leaf in items(self._spec.observation):
+            if isinstance(leaf, DiscreteSpec):
+                self._verify_discrete(shown_path("observation", path), leaf, lookup(observation, path))
+
+    def _verify_discrete(self, name: str, spec: DiscreteSpec, observation: np.ndarray) -> None:
         bad = np.argwhere((observation < 0) | (observation >= spec.num_values))
         if len(bad):
             index, row = (int(number) for number in bad[0])
             step = self._num_steps - len(observation) + 1 + index
             problem = f"expected 0 <= value < {spec.num_values}, got {observation[index, row]}"
-            validation.raise_bad_output(self._spec.env_id, int(self._row_ids[row]), step, "observation", problem)
+            validation.raise_bad_output(self._spec.env_id, int(self._row_ids[row]), step, name, problem)
 
     def _validate_finite(self, action: np.ndarray) -> None:
         if isinstance(self._spec.action, DiscreteSpec) or np.isfinite(action).all():

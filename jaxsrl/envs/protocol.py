@@ -7,9 +7,12 @@ import numpy as np
 
 from envpool_bridge.errors import BadEnvOutputError
 from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import items, lookup, shown_path, unflatten
 
 Array = jax.Array
 EnvState = Any
+Observation = Any
+"""An array, or nested dicts and tuples of arrays, with the structure of `EnvSpec.observation`."""
 
 
 class JaxStep(NamedTuple):
@@ -17,14 +20,14 @@ class JaxStep(NamedTuple):
 
     Attributes:
         state: pytree of arrays, of the structure, shapes and dtypes that `reset` returns.
-        observation: [...] in the spec's stored dtype and shape.
+        observation: [...] each leaf, in the spec's stored dtypes and shapes.
         reward: [] float32, environment reward units.
         terminated: [] bool, the episode ended by the task's own rules.
         truncated: [] bool, a time limit ended the episode.
     """
 
     state: EnvState
-    observation: Array
+    observation: Observation
     reward: Array
     terminated: Array
     truncated: Array
@@ -40,7 +43,7 @@ class JaxEnv(Protocol):
         """Returns the spec of a row."""
         ...
 
-    def reset(self, key: Array) -> tuple[EnvState, Array]:
+    def reset(self, key: Array) -> tuple[EnvState, Observation]:
         """Returns the first state and observation of an episode."""
         ...
 
@@ -66,9 +69,8 @@ def validate_env(env: JaxEnv) -> EnvSpec:
     state, observation = jax.eval_shape(env.reset, key)
     action = jax.ShapeDtypeStruct(spec.action.shape, spec.action.dtype)
     step = jax.eval_shape(env.step, state, action, key)
-    stored = (spec.observation.shape, np.dtype(spec.observation.dtype))
-    _validate(spec, "observation of reset", observation, *stored)
-    _validate(spec, "observation of step", step.observation, *stored)
+    _validate_observation(spec, "observation of reset", observation)
+    _validate_observation(spec, "observation of step", step.observation)
     _validate(spec, "reward", step.reward, (), np.dtype(np.float32))
     _validate(spec, "terminated", step.terminated, (), np.dtype(bool))
     _validate(spec, "truncated", step.truncated, (), np.dtype(bool))
@@ -81,6 +83,15 @@ def validate_env(env: JaxEnv) -> EnvSpec:
     for (path, old), new in zip(before, after, strict=True):
         _validate(spec, f"state{jax.tree_util.keystr(path)} of step", new, old.shape, old.dtype)
     return spec
+
+
+def _validate_observation(spec: EnvSpec, field: str, got: Any) -> None:
+    leaves = list(items(spec.observation))
+    expected = jax.tree.structure(unflatten(spec.observation, [0] * len(leaves)))
+    if jax.tree.structure(got) != expected:
+        raise BadEnvOutputError(f"{spec.env_id}: {field}: expected {expected}, got {jax.tree.structure(got)}")
+    for path, leaf in leaves:
+        _validate(spec, shown_path(field, path), lookup(got, path), leaf.shape, np.dtype(leaf.dtype))
 
 
 def _validate(spec: EnvSpec, field: str, got: Any, shape: tuple[int, ...], dtype: Any) -> None:

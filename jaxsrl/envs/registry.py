@@ -7,10 +7,12 @@ from typing import Any
 
 from envpool_bridge.envs.config import JAX_SUITES, EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.envs.last_step import LastStep, with_last_step
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxSource
+from jaxsrl.envs.last_step import LastStepJaxEnv
 from jaxsrl.envs.protocol import JaxEnv
 
 _OWN = {"CartPole-v1": CartPole}
@@ -30,12 +32,14 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
     if not isinstance(config, EnvConfig):
         return as_source(config)
     config = config.with_suite()
+    chosen = LastStep(config.last_action, config.last_reward)
     if config.suite == "smax":
         from jaxsrl.envs.smax import smax_source
 
         _reject_settings(config, "frame_stack", "mask_from_info", "overlap_rows")
         source = smax_source(config.id, config.arguments(), config.check_range)
-        return dataclasses.replace(source, info_fields=config.info_fields)
+        source = dataclasses.replace(source, info_fields=config.info_fields)
+        return with_last_step(source, config.suite, chosen) if chosen.action or chosen.reward else source
     if config.suite not in JAX_SUITES:
         return config.source()
     _reject_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
@@ -58,6 +62,10 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
     Raises:
         UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed.
     """
+    chosen = LastStep(config.last_action, config.last_reward)
+    if chosen.action or chosen.reward:
+        plain = dataclasses.replace(config, last_action=False, last_reward=False)
+        return LastStepJaxEnv(make_jax_env(plain), chosen)
     config, arguments = config.with_suite(), config.arguments()
     match config.suite:
         case "jax":

@@ -10,7 +10,7 @@ from envpool_bridge.envs.io.observation_writer import ObservationWriter
 from envpool_bridge.envs.io.validation import ValueCheck
 from envpool_bridge.spec.encoding import restored
 from envpool_bridge.spec.padding import cut
-from envpool_bridge.spec.specs import AgentSpec, ArraySpec, EnvSpec, zeros_of
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, zeros_of
 from envpool_bridge.spec.tree import Tree, items, map_leaves, take, unflatten, write
 
 
@@ -102,4 +102,8 @@ def blank_observation(agent: AgentSpec) -> Tree:
                 zeros = np.clip(zeros, low, high)
         blanks.append(np.ones_like(zeros) if agent.action_mask and path == agent.action_mask else zeros)
     blank = restored(agent.observation, unflatten(agent.observation, blanks))
-    return map_leaves(lambda leaf, value: value if leaf.stored_shape else value[()], agent.observation, blank)
+    return map_leaves(_as_observed, agent.observation, blank)
+
+
+def _as_observed(leaf: LeafSpec, value: Any) -> Any:
+    return value[()] if isinstance(leaf, DiscreteSpec) else np.asarray(value)
