@@ -331,7 +331,7 @@ def test_dqn_rejects_invalid_networks_actions_and_runs():
         make_dqn(DQNConfig(**STILL), many, NETWORK)
     with pytest.raises(UserError, match="needs the number of updates"):
         make_dqn(DQNConfig(), SPEC, NETWORK)
-    with pytest.raises(UserError, match="the importance exponent grows"):
+    with pytest.raises(UserError, match="the importance exponent changes"):
         make_dqn(prioritized(0.4, total_updates=0), SPEC, NETWORK)
 
 
