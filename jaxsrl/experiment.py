@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agents.api import AnyAgent, Mode
 from agents.catalog import fill_sizes, find_make_agent
@@ -151,9 +151,11 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     module = import_file(path, "experiment")
-    make_experiment: MakeExperiment | None = getattr(module, "make_experiment", None)
-    experiment: Experiment | MakeExperiment | None = getattr(module, "EXPERIMENT", make_experiment)
-    if not (isinstance(experiment, Experiment) or callable(experiment)):
+    experiment = getattr(module, "EXPERIMENT", None)
+    make_experiment = getattr(module, "make_experiment", None)
+    if experiment is None and callable(make_experiment):
+        return parse_flags(cast("MakeExperiment", make_experiment), flags, module.__doc__)
+    if not isinstance(experiment, Experiment):
         raise UserError(
             f"{path} has no EXPERIMENT: expected EXPERIMENT = Experiment(...), as in the files of experiments/"
         )

@@ -67,6 +67,7 @@ class PolicyGradientConfig:
         entropy_coef: Initial weight of the entropy bonus.
         entropy_coef_schedule: Change of that weight over the run.
         normalize_advantage: Whether advantages are standardized over the steps that count.
+        reward_clip: Rewards are clipped to [-reward_clip, reward_clip] before they are scaled; None: off.
         optimizer: Settings of the optimizer.
         normalization: Observations and rewards by running statistics; off by default.
     """
@@ -80,11 +81,12 @@ class PolicyGradientConfig:
     entropy_coef: float = 0.01
     entropy_coef_schedule: ScheduleConfig = CONSTANT
     normalize_advantage: bool = False
+    reward_clip: float | None = None
     optimizer: OptimizerConfig = OptimizerConfig("rmsprop", max_grad_norm=0.5)
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
-        validate.positive(self, "learning_rate", "value_huber_delta")
+        validate.positive(self, "learning_rate", "value_huber_delta", "reward_clip")
         validate.not_negative(self, "value_coef", "entropy_coef")
         validate.fraction(self, "discount")
 
@@ -121,7 +123,8 @@ def make_policy_gradient_agent(
         return loss(config, net, params, trajectory, schedules["entropy_coef"](num_updates))
 
     parts = scheduled_loss, optimizer, schedules
-    return make_on_policy_agent(name, config, spec, net, init, single_step_update(*parts), single_gradient_step(*parts))
+    update, steps = single_step_update(*parts), single_gradient_step(*parts)
+    return make_on_policy_agent(name, config, spec, net, init, update, steps, config.reward_clip)
 
 
 def make_on_policy_agent(

@@ -64,6 +64,16 @@ def updated(name, data, **changes):
     return jax.jit(agent.update)(agent.init(jax.random.key(1)), data, jax.random.key(0))
 
 
+@pytest.mark.parametrize("name", AGENTS)
+def test_update_with_reward_clip_equals_that_of_clipped_rewards(name):
+    data = trajectory()
+    clipped = dataclasses.replace(data, reward=np.clip(data.reward, -0.5, 0.5))
+    state, _ = updated(name, data, reward_clip=0.5)
+    chex.assert_trees_all_equal(state.params, updated(name, clipped)[0].params)
+    with pytest.raises(AssertionError):
+        chex.assert_trees_all_equal(state.params, updated(name, data)[0].params)
+
+
 def two_steps(valid=(True, True)):
     """One row, two steps with actions 0 and 1 that earn 3 and -1, of a network whose outputs are the parameters themselves."""
     column = lambda *x: np.array(x)[:, None]  # noqa: E731
