@@ -16,6 +16,7 @@ from jaxsrl.terminal.tables import print_tables
 BenchmarkName = Literal[
     "pool",
     "train",
+    "learn",
     "plans",
     "latency-hiding",
     "scaling",
@@ -37,11 +38,11 @@ class BenchCommand:
     """Measure ratios against named baselines in one run. Flags after the name are the benchmark's: NAME --help shows them.
 
     Attributes:
-        name: of the benchmark. "pool" steps environments, "train" trains PPO, "plans" trains it under every plan. "latency-hiding"
-            trains on sleeping environments, "scaling" on increasing numbers of them, and "uneven-steps" steps those of different
-            speeds. "on-device" trains on JAX environments, "recurrent" with recurrent cores. "replay" fills and samples replay
-            buffers. "cluster" measures the cost of a Ray cluster and "overhead" that of all checks. "gpu" runs the accelerator's
-            tests.
+        name: of the benchmark. "pool" steps environments, "train" trains PPO, "learn" trains it to a return next to
+            stable-baselines3, and "plans" trains it under every plan. "latency-hiding" trains on sleeping environments, "scaling"
+            on increasing numbers of them, and "uneven-steps" steps those of different speeds. "on-device" trains on JAX
+            environments, "recurrent" with recurrent cores. "replay" fills and samples replay buffers. "cluster" measures the
+            cost of a Ray cluster and "overhead" that of all checks. "gpu" runs the accelerator's tests.
         flags: of the benchmark.
     """
 

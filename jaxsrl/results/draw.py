@@ -60,7 +60,7 @@ def draw_task(results: Sequence[Result], path: Path) -> None:
     legend = _LEGEND_HEIGHT * legend_rows(list(numbers), _WIDTH)
     with style():
         figure = Figure(figsize=(_WIDTH, _HEIGHT + legend), layout="constrained")
-        panel, below = figure.subfigures(2, 1, height_ratios=[_HEIGHT, legend])
+        panel, below = figure.subfigures(2, 1, height_ratios=[_HEIGHT, legend], squeeze=False)[:, 0]
         draw_panel(panel.subplots(), drawn, numbers, "steps", "episode/return_mean")
         draw_legend(below, [one.group for one in drawn], numbers, _WIDTH)
         save(figure, path)

@@ -1,7 +1,7 @@
-"""Page of all results: a table with published results beside ours, and curves with the commands that make them."""
+"""Page of all results: a table with published results next to ours, and curves with the commands that make them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +85,7 @@ def _format_table(groups: list[list[Result]], references: Sequence[Reference]) -
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[str] | itertools.chain[str]) -> str:
+def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 

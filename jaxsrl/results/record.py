@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Result:
     versions: dict[str, str]
     hardware: dict[str, Any]
     evaluation: dict[str, float]
-    curve: dict[str, list[float]]
+    curve: Mapping[str, Sequence[float]]
 
     @property
     def file(self) -> Path:
@@ -80,9 +81,7 @@ def make_result(run: Path, preset: str = "") -> Result:
     command = provenance[0]["command"]
     preset = preset or (command.split()[2] if command else "")
     if not _PRESET.fullmatch(preset):
-        raise UserError(
-            f"expected a name of letters, digits, dots and underscores as --preset: got {preset!r}"
-        )
+        raise UserError(f"expected a name of letters, digits, dots and underscores as --preset: got {preset!r}")
     records = RecordFile(run / RECORDS)
     records.refresh()
     steps, means = training_curve(records)

@@ -18,6 +18,7 @@ import pytest
 
 import jaxsrl.bench.command
 import jaxsrl.bench.latency_hiding
+import jaxsrl.bench.learn
 import jaxsrl.bench.plans
 import jaxsrl.bench.scaling
 import jaxsrl.cli.main
@@ -45,10 +46,12 @@ SHORT = {
     "cluster": "--hosts 1 --workers 1 --num-envs 8 --env-steps 2048 --rounds 1",
     "overhead": "--workers 1 --num-envs 8 --rounds 2",
     "gpu": "",
+    "learn": f"--sb3-python {sys.executable} --seeds 1",
 }
 KEYS = {
     "pool": {"env_steps_per_second", "ratio_to_limit", "ratio_to_async_vector_env", "rounds"},
     "train": {"env_steps_per_second", "wait_share_learner", "inference_latency_ms", "slots_bytes"},
+    "learn": {"runs", "sb3_over_jaxsrl", "threshold"},
     "plans": {"plans"},
     "latency-hiding": {"runs", "by_rows", "bottleneck_rows"},
     "scaling": {"sizes", "departs_at", "limit", "stopped"},
@@ -75,6 +78,7 @@ SLOW = {
 SLOW |= {"overhead"}
 TRAINED = {"env_steps_per_second": 5.0, "policy_lag_mean": 0.5, "policy_lag_max": 1.0, "learner_idle_share": 0.25}
 TRAINED |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "records": 2, "inference_latency_ms": 0.5}
+LEARNED = {"env_steps": 5, "seconds": 2.0, "training_seconds": 1.0}
 HEAD = {"acting_busy": 0.5, "learning_busy": 0.5, "head_cores": 1.0, "cores": 2, "profile": {"MainThread": 0.5}}
 # Results of the benchmarks that start long runs, or compile for long, with which the fast suite looks at what is printed.
 STUBS = {
@@ -82,6 +86,10 @@ STUBS = {
     "latency-hiding": [
         (jaxsrl.bench.latency_hiding, "run_apart", lambda settings: TRAINED),
         (jaxsrl.bench.latency_hiding, "bare_rows", lambda *_: 1.0),
+    ],
+    "learn": [
+        (jaxsrl.bench.learn, "learn_with_jaxsrl", lambda *_: LEARNED),
+        (jaxsrl.bench.learn, "learn_with_sb3", lambda *_: {**LEARNED, "version": "x"}),
     ],
     "scaling": [(jaxsrl.bench.scaling, "run_module", lambda *_: {**HEAD, "env_steps_per_second": 9.0})],
 }
@@ -160,7 +168,7 @@ def in_both_forms(capsys, monkeypatch, bench):
     assert set(found) >= KEYS[bench]
     text = printed_by_benchmark(capsys, bench, *arguments)
     assert_plain(text)
-    assert re.search(r"steps per|\(ms\)", text), text
+    assert re.search(r"steps per|\(ms\)|env steps", text), text
     assert f"bench {bench}" in text
 
 
@@ -174,7 +182,7 @@ def test_every_benchmark_is_tested():
     [
         pytest.param(name, marks=[pytest.mark.slow, pytest.mark.timeout(1200)] if name in SLOW else [])
         for name in BENCHMARKS
-        if name != "gpu"
+        if name not in ("gpu", "learn")  # "learn" needs an interpreter with stable-baselines3
     ],
 )
 def test_every_benchmark_prints_in_both_forms(capsys, monkeypatch, bench):
@@ -294,8 +302,8 @@ BENCH_LINES = [
 @pytest.mark.parametrize(("page", "arguments"), BENCH_LINES, ids=[" ".join(line) for _, line in BENCH_LINES])
 def test_every_documented_benchmark_runs_with_short_settings(capsys, page, arguments):
     bench = arguments[1]
-    if bench == "gpu":
-        return  # test_cli.py
+    if bench in ("gpu", "learn"):
+        return  # test_cli.py; an interpreter with stable-baselines3 is needed
     if bench == "cluster":
         pytest.importorskip("ray")
     if "atari" in " ".join(arguments):
