@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jaxsrl
 from jaxsrl.machine.resources import count_cores, cpu_model
 
 _PACKAGES = ("jaxsrl", "jax", "gymnasium")
@@ -44,7 +43,7 @@ def read_provenance() -> dict[str, Any]:
     """
     return {
         "command": format_command(sys.argv),
-        "commit": describe_commit(Path(jaxsrl.__file__).parents[1]),
+        "commit": describe_commit(Path(__file__).parents[2]),
         "versions": _versions(),
         "hardware": {"cpu": cpu_model(), "cores": count_cores(), "gpu": _gpus()},
     }
