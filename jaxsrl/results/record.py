@@ -60,6 +60,14 @@ def folder_name(task: str) -> str:
     return task.replace("/", "-")
 
 
+def validate_preset(preset: str) -> None:
+    """Raises UserError if a name of settings cannot be part of a file's name."""
+    if not _PRESET.fullmatch(preset):
+        raise UserError(
+            f"expected letters, digits, dots and underscores as name of the settings: got preset {preset!r}"
+        )
+
+
 def make_result(run: Path, preset: str = "") -> Result:
     """Returns the result of a finished run.
 
@@ -80,8 +88,7 @@ def make_result(run: Path, preset: str = "") -> Result:
     provenance = read_json(run / PROVENANCE)
     command = provenance[0]["command"]
     preset = preset or (command.split()[2] if command else "")
-    if not _PRESET.fullmatch(preset):
-        raise UserError(f"expected a name of letters, digits, dots and underscores as --preset: got {preset!r}")
+    validate_preset(preset)
     records = RecordFile(run / RECORDS)
     records.refresh()
     steps, means = training_curve(records)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envpool_bridge.errors import UserError
-from jaxsrl.results.record import folder_name
+from jaxsrl.results.record import folder_name, validate_preset
 
 TASKS, REFERENCES = "tasks.toml", "references.toml"
 Entry = TypeVar("Entry")
@@ -83,10 +83,12 @@ def read_tasks(directory: Path) -> list[TaskRuns]:
     """Returns the runs that tasks.toml lists.
 
     Raises:
-        UserError: the file is missing or has another form, or two entries have one name.
+        UserError: the file is missing or has another form, an entry's name is invalid, or two entries have one name.
     """
     tasks = _read_entries(directory / TASKS, "runs", TaskRuns)
     names = [task.run_name(0) for task in tasks]
+    for task in tasks:
+        validate_preset(task.name)
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{directory / TASKS} has {names.count(name)} entries {name[:-3]}: give each a `preset`")

@@ -94,6 +94,8 @@ def test_every_plan_matches_serial(tmp_path, serial_parameters, plan_name, chang
         np.testing.assert_allclose(mine, reference, **TOLERANCE)
     plan = plan_from_json(json.loads((report.directory / "plan.json").read_text()))
     assert (plan.name, plan.num_rows) == (plan_name, 16)
+    (provenance,) = json.loads((report.directory / "provenance.json").read_text())
+    assert provenance["versions"]["jax"] == jax.__version__
 
 
 @pytest.mark.slow

@@ -125,3 +125,9 @@ def test_read_tasks_rejects_another_form(tmp_path, text):
     (tmp_path / "tasks.toml").write_text(text)
     with pytest.raises(UserError, match=r"tasks\.toml"):
         read_tasks(tmp_path)
+
+
+def test_read_tasks_rejects_a_name_that_no_file_can_have(tmp_path):
+    (tmp_path / "tasks.toml").write_text('[[runs]]\ntask = "A"\nexperiment = "ppo-cartpole"\n')
+    with pytest.raises(UserError, match="got preset 'ppo-cartpole'"):
+        read_tasks(tmp_path)

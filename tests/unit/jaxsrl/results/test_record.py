@@ -86,7 +86,7 @@ def test_make_result_rejects_sampled_evaluation(tmp_path):
 @pytest.mark.parametrize("preset", ["", "a/b", "a-b"])
 def test_make_result_rejects_a_preset_that_is_no_name(tmp_path, preset):
     run = save_finished_run(tmp_path / "run", ({**PROVENANCE, "command": ""},))
-    with pytest.raises(UserError, match="as --preset"):
+    with pytest.raises(UserError, match="name of the settings"):
         make_result(run, preset)
 
 
