@@ -36,7 +36,7 @@ def make_own_torso(config: NetworkConfig) -> nn.Module:
     Raises:
         UserError: It is no flax module.
     """
-    torso = load_own_torso(config.torso)(config)
+    torso: Any = load_own_torso(config.torso)(config)
     if not isinstance(torso, nn.Module):
         raise UserError(f"torso {config.torso!r}: expected a flax.linen.Module, got {torso!r}")
     return torso
