@@ -36,10 +36,10 @@ def make_own_torso(config: NetworkConfig) -> nn.Module:
     Raises:
         UserError: It is no flax module.
     """
-    torso: Any = load_own_torso(config.torso)(config)
-    if not isinstance(torso, nn.Module):
-        raise UserError(f"torso {config.torso!r}: expected a flax.linen.Module, got {torso!r}")
-    return torso
+    torso = load_own_torso(config.torso)(config)
+    if isinstance(torso, nn.Module):
+        return torso  # pyright: ignore[reportReturnType]
+    raise UserError(f"torso {config.torso!r}: expected a flax.linen.Module, got {torso!r}")
 
 
 def validate_features(config: NetworkConfig, features: Any) -> None:
