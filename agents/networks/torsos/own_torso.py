@@ -11,7 +11,7 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.errors import UserError
 
 
-def load_own_torso(name: str) -> Callable[[NetworkConfig], nn.Module]:
+def load_own_torso(name: str) -> Callable[[NetworkConfig], Any]:
     """Returns the function or class at "module:name".
 
     Raises:
@@ -27,7 +27,7 @@ def load_own_torso(name: str) -> Callable[[NetworkConfig], nn.Module]:
         ) from error
     if not callable(make):
         raise UserError(f"torso {name!r}: expected a function or class, got {make!r}")
-    return make
+    return make  # pyright: ignore[reportReturnType]
 
 
 def make_own_torso(config: NetworkConfig) -> nn.Module:
@@ -38,7 +38,7 @@ def make_own_torso(config: NetworkConfig) -> nn.Module:
     """
     torso = load_own_torso(config.torso)(config)
     if isinstance(torso, nn.Module):
-        return torso  # pyright: ignore[reportReturnType]
+        return torso
     raise UserError(f"torso {config.torso!r}: expected a flax.linen.Module, got {torso!r}")
 
 
