@@ -138,7 +138,7 @@ def test_killed_servers_of_two_learners_are_replaced(tmp_path, cluster):
     started = start_both(tmp_path / "two", *flags, *SERVERS, *auto, updates=updates)
     try:
         wait_for_record(tmp_path / "two/run/metrics.jsonl", lambda record: record["update"] > 10)
-        killed = server_processes()
+        killed = server_processes(cluster)
         assert len(killed) == 2
         for server in killed:
             os.kill(server, signal.SIGKILL)
@@ -149,9 +149,9 @@ def test_killed_servers_of_two_learners_are_replaced(tmp_path, cluster):
     assert (record["cluster/hosts_lost"], record["cluster/servers_lost"]) == (0, 2)
     assert_same_bits(final(tmp_path / "one", updates), final(tmp_path / "two", updates))
     deadline = time.monotonic() + 20.0
-    while server_processes() and time.monotonic() < deadline:
+    while server_processes(cluster) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert server_processes() == []
+    assert server_processes(cluster) == []
 
 
 @pytest.mark.parametrize("served", [(), SERVERS], ids=["hosts act", "servers act"])

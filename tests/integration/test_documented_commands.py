@@ -302,7 +302,7 @@ BENCH_LINES = [
 @pytest.mark.parametrize(("page", "arguments"), BENCH_LINES, ids=[" ".join(line) for _, line in BENCH_LINES])
 def test_every_documented_benchmark_runs_with_short_settings(capsys, page, arguments):
     bench = arguments[1]
-    if bench in ("gpu", "learn"):
+    if bench in ("gpu", "learn", "--help"):
         return  # test_cli.py; an interpreter with stable-baselines3 is needed
     if bench == "cluster":
         pytest.importorskip("ray")

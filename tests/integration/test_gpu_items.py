@@ -106,7 +106,7 @@ def test_failures_are_the_exit_status_and_all_rows_are_appended(tmp_path, monkey
 
 def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "--timeout", "600", "-q", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=3600, check=False)
 
 
 @pytest.mark.slow
