@@ -39,7 +39,7 @@ def learned(module: ModuleType, config: Any, batch: Trajectory, log_ratio: Any, 
     c_v (V - target) / counts.
 
     Args:
-        module: Algorithm with a function `loss(config, net, params, trajectory)`.
+        module: Algorithm with a function `loss(config, net, params, trajectory, entropy_coef)`.
         config: Configuration of the algorithm; its value_coef must not be 0.
         batch: [T, B]; its actions and log-probabilities are replaced.
         log_ratio: [T, B], log of target over behavior probability.
@@ -47,7 +47,6 @@ def learned(module: ModuleType, config: Any, batch: Trajectory, log_ratio: Any, 
         counts: Number of steps that should count.
     """
     steps, rows = batch.reward.shape
-    config = dataclasses.replace(config, entropy_coef=0.0)
     log_prob = (np.log(0.5) - np.asarray(log_ratio)).astype(np.float32)
     batch = dataclasses.replace(
         batch,
@@ -56,7 +55,7 @@ def learned(module: ModuleType, config: Any, batch: Trajectory, log_ratio: Any, 
     )
     params = {"logits": jnp.zeros((steps + 1, rows, 2)), "value": jnp.asarray(value)}
     loss = partial(module.loss, config, parameter_network())
-    grads, metrics = jax.grad(loss, has_aux=True)(params, batch)
+    grads, metrics = jax.grad(loss, has_aux=True)(params, batch, 0.0)  # without entropy bonus
     advantage = -2.0 * counts * np.asarray(grads["logits"])[:-1, :, 0]
     target = np.asarray(value)[:-1] - counts * np.asarray(grads["value"])[:-1] / config.value_coef
     assert not np.asarray(grads["value"])[-1].any()

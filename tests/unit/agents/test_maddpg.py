@@ -84,7 +84,7 @@ def linear_networks() -> MaddpgNetworks:
 def bound_for(spec, net=None) -> maddpg.MADDPG:
     actions = make_team_actions(spec, 0.1, 1.0)
     net = net or make_maddpg_networks(NETWORK, spec, actions.size, shared=False)
-    return maddpg.MADDPG(CONFIG, TEAM, net, actions, lambda num_updates: jnp.float32(1.0))
+    return maddpg.MADDPG(CONFIG, TEAM, net, actions, lambda num_updates: jnp.float32(1.0), {})
 
 
 WEIGHTS = np.linspace(0.5, 1.0, ENVS).astype(np.float32)

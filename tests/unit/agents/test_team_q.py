@@ -117,7 +117,8 @@ def test_team_targets_equal_a_loop(num_steps):
 
 
 def team_q(config, net, optimizer=None) -> TeamQ:
-    return TeamQ(config, TEAM, net, optimizer, lambda n: 0.0, importance_exponent_schedule(1.0, 0))
+    zero = optax.constant_schedule(0.0)
+    return TeamQ(config, TEAM, net, optimizer, zero, zero, importance_exponent_schedule(1.0, 0))
 
 
 def linear_values() -> TeamValues:
