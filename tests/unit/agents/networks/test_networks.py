@@ -7,21 +7,10 @@ import pytest
 
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
-from agents.networks.torsos.strided_conv import strided_conv
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 IMAGE = ArraySpec((4, 36, 36), "uint8")
-
-
-@pytest.mark.parametrize(("size", "kernel", "stride"), [(20, 8, 4), (9, 4, 2), (7, 3, 1), (21, 4, 4)])
-def test_strided_conv_equals_the_convolution_of_xla(size, kernel, stride):
-    x = jax.random.normal(jax.random.key(0), (2, size, size, 3))
-    weights = jax.random.normal(jax.random.key(1), (kernel, kernel, 3, 5))
-    expected = jax.lax.conv_general_dilated(
-        x, weights, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    np.testing.assert_allclose(strided_conv(x, weights, stride), expected, rtol=1e-4, atol=1e-4)
 
 
 # The other torso of each pair, shared or not, sees an image in test_structured_observations.py: convolutions are slow to compile.
