@@ -1,9 +1,9 @@
 """A strided convolution on CPUs: matrix products of a few images at a time, whose operands stay in the cache.
 
-Space-to-depth by the stride S turns K x K kernels over C channels into kernels of B x B blocks, B = K / S, over C' = S * S * C
-channels, with stride 1. One product gives the contributions of all B * B blocks at each position: [n * H' * W', C'] @ [C', B * B * F].
-The result is their sum, each shifted by the place of its block. No patches are copied. The gradient has the same form with the
-shifts reversed.
+Space-to-depth by the stride S makes the stride 1. It turns kernels of K x K pixels and C channels into kernels of B x B blocks and
+C' channels, where B = K / S and C' = S * S * C. One product, [n * H' * W', C'] @ [C', B * B * F], gives the contributions of all
+blocks at each position. The result is their sum, each shifted by the place of its block. No patches are copied. The gradient has
+the same form with the shifts reversed.
 
 Measured on one core, images [128, 84, 84, 4] and the first layer of Mnih et al. 2015, forward and gradient of the kernel: 37 ms,
 against 131 ms for one product of all patches and 152 ms for XLA's convolution.
