@@ -42,12 +42,16 @@ def _value_from_json(kind: Any, value: Any) -> Any:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Returns the differences of two JSON trees as "path: old -> new" lines.
+    """Returns the differences of two JSON trees as "path: old -> new" lines; a part that one of them lacks is listed by its fields.
 
     Examples:
         >>> differences({"run": {"seed": 0, "name": "a"}}, {"run": {"seed": 1, "name": "a"}})
         ['run.seed: 0 -> 1']
     """
+    if old and new is None and isinstance(old, dict):
+        new = {}
+    if new and old is None and isinstance(new, dict):
+        old = {}
     if isinstance(old, dict) and isinstance(new, dict):
         lines: list[str] = []
         for name in sorted(set(old) | set(new)):

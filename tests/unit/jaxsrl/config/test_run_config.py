@@ -126,7 +126,7 @@ def test_every_difference_is_listed_in_order_of_its_path():
     new = {"run": {"seed": 1, "name": "x"}, "agent": {"discount": 0.9}, "same": {"a": [1, 2]}, "come": {"b": 2}}
     assert differences(old, new) == [
         "agent.discount: 0.99 -> 0.9",
-        "come: None -> {'b': 2}",
+        "come.b: None -> 2",
         "gone: 1 -> None",
         "run.seed: 0 -> 1",
     ]
@@ -134,6 +134,11 @@ def test_every_difference_is_listed_in_order_of_its_path():
 
 def test_a_bare_value_differs_under_the_path_it_is_given():
     assert differences("ppo", "vtrace", "agent") == ["agent: 'ppo' -> 'vtrace'"]
+
+
+def test_a_missing_part_differs_in_each_field():
+    assert differences({"seed": 0}, {"seed": 0, "pool": {"num_workers": 2}}) == ["pool.num_workers: None -> 2"]
+    assert differences({"pool": {"num_workers": 2}}, {}) == ["pool.num_workers: 2 -> None"]
 
 
 def option_paths(config, path):
