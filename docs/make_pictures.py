@@ -71,7 +71,7 @@ def train(runs: Path, name: str, flags: list[str]) -> None:
         str(ENV_STEPS),
         "--metrics.interval-seconds",
         "0.5",
-        "--evaluation.episodes",
+        "--eval.final-episodes",
         "20",
     ]
     sizes += ["--checkpoint.interval-updates", "20"]

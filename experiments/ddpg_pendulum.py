@@ -1,7 +1,7 @@
 """DDPG on Pendulum-v1 (Lillicrap et al. 2016)."""
 
 from agents.ddpg import DDPGConfig
-from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -18,7 +18,7 @@ EXPERIMENT = Experiment(
         rollout_length=4,
         total_env_steps=20_000,
         checkpoint=CheckpointConfig(interval_updates=0),
-        evaluation=EvaluationConfig(episodes=50),
+        eval=EvalConfig(final_episodes=50),
     ),
 )
 

@@ -3,7 +3,7 @@
 from agents.dqn import DQNConfig
 from agents.networks.config import IMAGE_TORSOS
 from agents.networks.for_spec import network_for
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig, make_env
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig, make_env
 from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.experiment import cli
 
@@ -16,7 +16,7 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
         num_envs=16,
         rollout_length=16,
         total_env_steps=10_000_000 if has_images else 500_000,
-        evaluation=EvaluationConfig(episodes=20),
+        eval=EvalConfig(final_episodes=20),
         replay=ReplayMemoryConfig("host" if has_images else "device"),
     )
     is_atari = env.with_suite().suite == "atari"

@@ -2,7 +2,7 @@
 
 from agents.dqn import DQNConfig
 from agents.ops.optimizers import OptimizerConfig
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, ReplayMemoryConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, ReplayMemoryConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
         num_envs=16,
         rollout_length=16,
         total_env_steps=10_000_000,
-        evaluation=EvaluationConfig(episodes=10),
+        eval=EvalConfig(final_episodes=10),
         replay=ReplayMemoryConfig(memory="host"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from agents.dqn import DQNConfig
 from agents.ops.schedules import ScheduleConfig
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 # Other value distributions and exploration: --agent.value-type c51 or quantile, --agent.noisy
@@ -25,7 +25,7 @@ EXPERIMENT = Experiment(
         v_min=0.0,
         v_max=100.0,
     ),
-    run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, evaluation=EvaluationConfig(episodes=50)),
+    run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, eval=EvalConfig(final_episodes=50)),
 )
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from agents.networks.for_spec import network_for
 from agents.ops.schedules import ScheduleConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.spec.specs import has_floats
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig, make_env
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig, make_env
 from jaxsrl.experiment import cli
 
 
@@ -26,7 +26,7 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
         num_envs=32,
         rollout_length=20,
         total_env_steps=10_000_000 if has_images else 1_000_000,
-        evaluation=EvaluationConfig(episodes=20),
+        eval=EvalConfig(final_episodes=20),
     )
     return Experiment(env, agent, network, run)
 

@@ -4,7 +4,7 @@ from agents.ops.optimizers import OptimizerConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 # A policy for each team: '--policies.mapping.hider_*' hiders '--policies.mapping.*' seekers
@@ -28,7 +28,7 @@ EXPERIMENT = Experiment(
         chunk_length=10,
         normalization=NormalizationConfig(observations=True, clip_observation=5.0),
     ),
-    run=RunConfig(num_envs=64, rollout_length=80, total_env_steps=4_000_000, evaluation=EvaluationConfig(episodes=20)),
+    run=RunConfig(num_envs=64, rollout_length=80, total_env_steps=4_000_000, eval=EvalConfig(final_episodes=20)),
 )
 
 if __name__ == "__main__":

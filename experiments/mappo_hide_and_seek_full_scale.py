@@ -7,7 +7,7 @@ from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
 from jaxsrl import (
     CheckpointConfig,
     EnvConfig,
-    EvaluationConfig,
+    EvalConfig,
     Experiment,
     MetricsConfig,
     NetworkConfig,
@@ -42,7 +42,7 @@ EXPERIMENT = Experiment(
         pool=PoolConfig(num_workers=50),
         checkpoint=CheckpointConfig(interval_updates=1000),
         metrics=MetricsConfig(interval_seconds=30.0),
-        evaluation=EvaluationConfig(episodes=20),
+        eval=EvalConfig(final_episodes=20),
     ),
 )
 

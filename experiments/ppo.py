@@ -8,7 +8,7 @@ from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.spec.specs import has_floats
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig, make_env
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig, make_env
 from jaxsrl.experiment import cli
 
 
@@ -22,7 +22,7 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
         normalization = NormalizationConfig(observations=has_floats(spec.observation), rewards=True)
         agent = _vector_settings(normalization, has_floats(spec.action))
         run = RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000)
-    run = dataclasses.replace(run, max_policy_lag=0, evaluation=EvaluationConfig(episodes=20))
+    run = dataclasses.replace(run, max_policy_lag=0, eval=EvalConfig(final_episodes=20))
     return Experiment(env, agent, network, run)
 
 

@@ -2,7 +2,7 @@
 
 from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -21,7 +21,7 @@ EXPERIMENT = Experiment(
         rollout_length=128,
         total_env_steps=10_000_000,
         max_policy_lag=0,
-        evaluation=EvaluationConfig(episodes=10),
+        eval=EvalConfig(final_episodes=10),
     ),
 )
 

@@ -2,14 +2,14 @@
 
 from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
     env=EnvConfig("MiniGrid-DoorKey-5x5-v0", suite="minigrid"),
     network=NetworkConfig(hidden_sizes=(64, 64)),
     agent=PPOConfig(learning_rate=1e-3, learning_rate_schedule=ScheduleConfig("linear"), entropy_coef=0.01),
-    run=RunConfig(num_envs=16, rollout_length=128, total_env_steps=500_000, evaluation=EvaluationConfig(episodes=20)),
+    run=RunConfig(num_envs=16, rollout_length=128, total_env_steps=500_000, eval=EvalConfig(final_episodes=20)),
 )
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
         num_minibatches=32,
         normalization=NormalizationConfig(observations=True, rewards=True),
     ),
-    run=RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000, evaluation=EvaluationConfig(episodes=10)),
+    run=RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000, eval=EvalConfig(final_episodes=10)),
 )
 
 if __name__ == "__main__":

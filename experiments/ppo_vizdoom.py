@@ -3,7 +3,7 @@
 from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -16,7 +16,7 @@ EXPERIMENT = Experiment(
         # Rewards differ by a factor of 100 between scenarios; variables are health and ammunition as they are counted.
         normalization=NormalizationConfig(observations=True, rewards=True),
     ),
-    run=RunConfig(num_envs=16, rollout_length=128, total_env_steps=2_000_000, evaluation=EvaluationConfig(episodes=10)),
+    run=RunConfig(num_envs=16, rollout_length=128, total_env_steps=2_000_000, eval=EvalConfig(final_episodes=10)),
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """R2D2 on a task that needs a memory, the RememberCue probe (Kapturowski et al. 2019)."""
 
 from agents.r2d2 import R2D2Config
-from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -26,7 +26,7 @@ EXPERIMENT = Experiment(
         num_envs=16,
         rollout_length=8,
         total_env_steps=30_000,
-        evaluation=EvaluationConfig(episodes=100),
+        eval=EvalConfig(final_episodes=100),
         checkpoint=CheckpointConfig(interval_updates=0),
     ),
 )

@@ -1,7 +1,7 @@
 """Rainbow on an Atari game with the settings of its paper, and 7 GB of host memory (Hessel et al. 2018)."""
 
 from agents.rainbow import rainbow_config
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayMemoryConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayMemoryConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -12,7 +12,7 @@ EXPERIMENT = Experiment(
         num_envs=16,
         rollout_length=16,
         total_env_steps=10_000_000,
-        evaluation=EvaluationConfig(episodes=10),
+        eval=EvalConfig(final_episodes=10),
         replay=ReplayMemoryConfig(memory="host"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from agents.ops.schedules import ScheduleConfig
 from agents.rainbow import rainbow_config
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -20,7 +20,7 @@ EXPERIMENT = Experiment(
         v_max=100.0,
         reward_clip=None,
     ),
-    run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, evaluation=EvaluationConfig(episodes=50)),
+    run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, eval=EvalConfig(final_episodes=50)),
 )
 
 if __name__ == "__main__":

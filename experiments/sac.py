@@ -1,7 +1,7 @@
 """SAC on any environment with continuous actions: --env.id ID (Haarnoja et al. 2018)."""
 
 from agents.sac import SACConfig
-from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 
@@ -19,7 +19,7 @@ def make_experiment(env: EnvConfig = EnvConfig("Pendulum-v1")) -> Experiment:
             rollout_length=4,
             total_env_steps=1_000_000,
             checkpoint=CheckpointConfig(interval_updates=3_000, max_to_keep=1),
-            evaluation=EvaluationConfig(episodes=20),
+            eval=EvalConfig(final_episodes=20),
         ),
     )
 

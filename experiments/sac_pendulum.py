@@ -1,7 +1,7 @@
 """SAC on Pendulum-v1 (Haarnoja et al. 2018)."""
 
 from agents.sac import SACConfig
-from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -19,7 +19,7 @@ EXPERIMENT = Experiment(
         rollout_length=4,
         total_env_steps=15_000,
         checkpoint=CheckpointConfig(interval_updates=0),
-        evaluation=EvaluationConfig(episodes=50),
+        eval=EvalConfig(final_episodes=50),
     ),
 )
 

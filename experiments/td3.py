@@ -1,7 +1,7 @@
 """TD3 on any environment with continuous actions: --env.id ID (Fujimoto et al. 2018)."""
 
 from agents.td3 import TD3Config
-from jaxsrl import CheckpointConfig, EnvConfig, EvaluationConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
+from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 
 
@@ -18,7 +18,7 @@ def make_experiment(env: EnvConfig = EnvConfig("Pendulum-v1")) -> Experiment:
             rollout_length=4,
             total_env_steps=1_000_000,
             checkpoint=CheckpointConfig(interval_updates=3_000, max_to_keep=1),
-            evaluation=EvaluationConfig(episodes=20),
+            eval=EvalConfig(final_episodes=20),
         ),
     )
 

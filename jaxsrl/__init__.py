@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxsrl.config.parts import (
         CheckpointConfig,
         ClusterConfig,
-        EvaluationConfig,
+        EvalConfig,
         InferenceConfig,
         LearnerConfig,
         MachineConfig,
@@ -38,19 +38,27 @@ if TYPE_CHECKING:
     from jaxsrl.evaluation.video import Video
     from jaxsrl.experiment import Experiment, TrainReport, train
     from jaxsrl.machine.resources import Resources
+    from jaxsrl.metrics.episodes import Episode
+    from jaxsrl.metrics.evaluations import Evaluation
     from jaxsrl.plan.load_plan import make_plan
     from jaxsrl.plan.plan import Plan
     from jaxsrl.plan.policies import PLANS
     from jaxsrl.run_plan import run
+    from jaxsrl.training.active_run import ActiveRun
+    from jaxsrl.training.callbacks import Callback
     from jaxsrl.training.setup import RunReport
 
 __all__ = [
     "PLANS",
+    "ActiveRun",
+    "Callback",
     "CheckpointConfig",
     "ClusterConfig",
     "EnvConfig",
     "EnvPoolError",
-    "EvaluationConfig",
+    "Episode",
+    "EvalConfig",
+    "Evaluation",
     "EvaluationReport",
     "Experiment",
     "InferenceConfig",
@@ -83,7 +91,11 @@ _HOMES = {
     "ClusterConfig": "jaxsrl.config.parts",
     "EnvConfig": "envpool_bridge.envs.config",
     "EnvPoolError": "envpool_bridge.errors",
-    "EvaluationConfig": "jaxsrl.config.parts",
+    "EvalConfig": "jaxsrl.config.parts",
+    "ActiveRun": "jaxsrl.training.active_run",
+    "Callback": "jaxsrl.training.callbacks",
+    "Episode": "jaxsrl.metrics.episodes",
+    "Evaluation": "jaxsrl.metrics.evaluations",
     "EvaluationReport": "jaxsrl.evaluation.evaluate",
     "Experiment": "jaxsrl.experiment",
     "InferenceConfig": "jaxsrl.config.parts",

@@ -27,6 +27,7 @@ from jaxsrl.plan.import_file import import_file
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
 from jaxsrl.run_directory import write_json
+from jaxsrl.training.callbacks import Callback
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +75,10 @@ class Experiment:
         agent = make_multi_policy_agent(spec, self.policies, lambda own: make(config, own, self.network))
         return agent, source, spec
 
-    def train(self, *, quiet: bool = False) -> TrainReport:
+    def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:
         """Trains, or resumes from the run directory's newest checkpoint, and evaluates; see `train`."""
         agent, source, spec = self.build()
-        return train(agent, source, self.run, experiment=self, spec=spec, quiet=quiet)
+        return train(agent, source, self.run, experiment=self, spec=spec, quiet=quiet, callbacks=callbacks)
 
 
 def train(
@@ -88,8 +89,9 @@ def train(
     experiment: Any = None,
     spec: EnvSpec | None = None,
     quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainReport:
-    """Trains `agent` by the plan that `config` names, plays `config.evaluation.episodes` greedy episodes, reports both.
+    """Trains `agent` by the plan that `config` names, plays `config.eval.final_episodes` greedy episodes, reports both.
 
     A run directory that holds a checkpoint is resumed. A stopped run is not evaluated.
 
@@ -100,6 +102,7 @@ def train(
         experiment: the value saved with every checkpoint, from which `load_agent` can make the agent again.
         spec: of the environment, if already known.
         quiet: no output on the terminal.
+        callbacks: called while the run trains; see `jaxsrl.Callback`.
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
@@ -108,18 +111,21 @@ def train(
     """
     show: Callable[[str], None] = (lambda line: None) if quiet else print
     source = make_env(env)
-    done = run_plan.run(make_plan(config), agent, source, config, experiment=experiment, spec=spec, quiet=quiet)
+    options: dict[str, Any] = {"experiment": experiment, "spec": spec, "quiet": quiet, "callbacks": callbacks}
+    done = run_plan.run(make_plan(config), agent, source, config, **options)
     report = TrainReport(**vars(done))
     if not done.wrote_directory:
         return report
     if done.stopped_by:
         show(f"stopped by {done.stopped_by} at {done.env_steps:,} env steps; the same command resumes")
         return report
+    if done.stop_reason:
+        show(f"stopped at {done.env_steps:,} env steps: {done.stop_reason}")
     if done.seconds:
         speed = done.env_steps / done.seconds
         show(f"trained {done.env_steps:,} env steps in {done.seconds:.1f} s ({speed:,.0f} env steps/s)")
-    if config.evaluation.episodes:
-        episodes, params = config.evaluation.episodes, done.state.params
+    if config.eval.final_episodes:
+        episodes, params = config.eval.final_episodes, done.state.params
         evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
         report = dataclasses.replace(report, evaluation=evaluation)
         write_json(done.directory / "eval.json", evaluation.to_json())

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.run_directory import NullRunDirectory, RunDirectory
+from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
+from jaxsrl.training.stop_rules import stop_rules
 from jaxsrl.training.train import train
 from jaxsrl.training.trainable import Trainable
 
@@ -55,6 +58,7 @@ def run(
     experiment: Any = None,
     spec: EnvSpec | None = None,
     quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> RunReport:
     """Trains `agent` as `plan` places it; resumes if the run directory holds a checkpoint.
 
@@ -66,6 +70,7 @@ def run(
         experiment: the value that holds everything which changes the run; saved as config.json.
         spec: of the environment, if already known.
         quiet: no output on the terminal.
+        callbacks: called while the run trains, after its own.
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
@@ -97,7 +102,8 @@ def run(
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
-            report = train(setup, _make_trainable(setup, coordinator, placement.open_engine), coordinator)
+            trainable = _make_trainable(setup, coordinator, placement.open_engine)
+            report = train(setup, trainable, coordinator, [*_make_callbacks(config), *callbacks])
             if processes is not None:
                 # Host arrays, which this process can use without the others.
                 state = jax.device_get(report.state)
@@ -114,6 +120,11 @@ def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
         return stacked
     mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None
     return learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
+
+
+def _make_callbacks(config: RunConfig) -> list[Callback]:
+    """Returns the callbacks that the configuration asks for."""
+    return stop_rules(config)
 
 
 def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, open_engine: OpenEngine | None) -> Trainable:

@@ -33,7 +33,7 @@ def bench_cluster(
         Env steps per second of both (medians over rounds) and their ratio. For slots of two sizes, milliseconds and bytes per
         second from an actor to this process. Also the results of `cluster_inference` and `cluster_replay`.
     """
-    local = {"plan": "single_learner_coarse", "evaluation.episodes": 0}
+    local = {"plan": "single_learner_coarse", "eval.final_episodes": 0}
     changes = {"local": local, "ray": {**local, "cluster.address": "auto", "cluster.num_hosts": hosts}}
     train = partial(measure_training, workers, num_envs, 1, env_steps)
     cluster = LocalCluster(hosts, cores_per_node=workers + 1, object_store_bytes=1 << 30)  # one more for a server

@@ -150,7 +150,7 @@ def learn_with_jaxsrl(task: LearnTask, seed: int, flags: Sequence[str], limit_se
     with tempfile.TemporaryDirectory() as directory, open(Path(directory, "output.txt"), "w+") as output:
         command = [sys.executable, "-m", "jaxsrl.cli.main", "train", task.experiment, "--env.id", task.env_id]
         command += ["--run.total-env-steps", str(task.env_steps), "--metrics.interval-seconds", "0.05"]
-        command += ["--metrics.no-tensorboard", "--evaluation.episodes", "0", *flags, "--run.seed", str(seed)]
+        command += ["--metrics.no-tensorboard", "--eval.final-episodes", "0", *flags, "--run.seed", str(seed)]
         command += ["--run.directory", directory, "--run.name", "run"]
         started = time.monotonic()
         process = subprocess.Popen(bound_command(command), stdout=output, stderr=output, start_new_session=True)

@@ -11,7 +11,7 @@ from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.changes import with_options
-from jaxsrl.config.parts import CheckpointConfig, EvaluationConfig, MetricsConfig, PoolConfig
+from jaxsrl.config.parts import CheckpointConfig, EvalConfig, MetricsConfig, PoolConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.resources import Resources
@@ -81,7 +81,7 @@ def measure_training(
         pool=PoolConfig(num_workers=workers),
         metrics=MetricsConfig(interval_seconds=1.0),
         checkpoint=CheckpointConfig(interval_updates=0),
-        evaluation=EvaluationConfig(episodes=0),
+        eval=EvalConfig(final_episodes=0),
     )
     config = with_options(config, changes or {})
     experiment = Experiment(env, agent, network, config)

@@ -230,17 +230,28 @@ class MachineConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationConfig:
-    """Evaluation after training.
+class EvalConfig:
+    """Evaluation while a run trains, in a process of its own on the CPU, and after training.
 
     Attributes:
-        episodes: greedy episodes after training; 0 for none.
+        every: env steps between evaluated versions; 0 evaluates only after training.
+        episodes: episodes of each evaluation while the run trains.
+        mode: actions of these episodes: the most likely ones ("greedy"), sampled ones ("sample"), or both in turn.
+        env_kwargs: JSON object of arguments of the environment that replace those of training: '{"frame_skip": 2}'.
+        max_rows: environments of an evaluation that step together.
+        final_episodes: greedy episodes after training; 0 for none.
     """
 
-    episodes: int = 100
+    every: int = 0
+    episodes: int = 20
+    mode: Literal["greedy", "sample", "both"] = "greedy"
+    env_kwargs: str = "{}"
+    max_rows: int = 16
+    final_episodes: int = 100
 
     def __post_init__(self) -> None:
-        validate_at_least(0, "evaluation", episodes=self.episodes)
+        validate_at_least(0, "eval", every=self.every, final_episodes=self.final_episodes)
+        validate_at_least(1, "eval", episodes=self.episodes, max_rows=self.max_rows)
 
 
 @dataclasses.dataclass(frozen=True)

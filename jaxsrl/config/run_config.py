@@ -11,7 +11,7 @@ from jaxsrl.config.parts import (
     CheckpointConfig,
     ClusterConfig,
     DistributedConfig,
-    EvaluationConfig,
+    EvalConfig,
     InferenceConfig,
     LearnerConfig,
     MachineConfig,
@@ -41,13 +41,14 @@ _PLACEMENT = (
 # as a linear learning rate, stretches with `total_env_steps`: the run then differs from a longer one from the start.
 OPERATION = (
     frozenset({"run.total_env_steps", "run.directory", "run.shutdown_timeout_seconds", "run.stall_timeout_seconds"})
+    | {"run.max_hours", "run.target_return", "run.plateau_env_steps"}
     | {f"run.learner.{name}" for name in _SAFETY}
     | {f"run.pool.supervision.{field.name}" for field in dataclasses.fields(PoolConfig().supervision)}
     | _paths("replay", ReplayMemoryConfig)
     | _paths("checkpoint", CheckpointConfig)
     | _paths("cluster", ClusterConfig)
     | _paths("machine", MachineConfig)
-    | _paths("evaluation", EvaluationConfig)
+    | _paths("eval", EvalConfig)
     | _paths("metrics", MetricsConfig)
     | _paths("distributed", DistributedConfig)
 )
@@ -76,6 +77,11 @@ class RunConfig:
             0 waits without limit.
         stall_timeout_seconds: longest time without any progress: no step, action, gradient step or update. Then the run ends
             with an error that names what waits for what. It must exceed the longest compilation, update and checkpoint.
+        max_hours: wall-clock hours of one process after which the run stops; 0 for no limit. The same command continues it.
+        target_return: mean return at which the run stops: of greedy evaluation with `--eval.every`, otherwise of the last 100
+            training episodes; None for no target.
+        plateau_env_steps: env steps without a better greedy evaluation after which the run stops; 0 for no limit. It needs
+            `--eval.every`.
         pool: worker processes that step the environments.
         inference: batched inference.
         learner: devices and replicas that learn.
@@ -85,7 +91,7 @@ class RunConfig:
         distributed: learner processes on several hosts.
         machine: settings of this machine.
         metrics: destinations of the run's records.
-        evaluation: evaluation after training.
+        eval: evaluation while the run trains, and after it.
     """
 
     name: str = ""
@@ -98,6 +104,9 @@ class RunConfig:
     max_policy_lag: int = 1
     shutdown_timeout_seconds: float = 0.0
     stall_timeout_seconds: float = 1800.0
+    max_hours: float = 0.0
+    target_return: float | None = None
+    plateau_env_steps: int = 0
     pool: Annotated[PoolConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=PoolConfig)
     inference: Annotated[InferenceConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=InferenceConfig)
     learner: Annotated[LearnerConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=LearnerConfig)
@@ -107,7 +116,7 @@ class RunConfig:
     distributed: Annotated[DistributedConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=DistributedConfig)
     machine: Annotated[MachineConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=MachineConfig)
     metrics: Annotated[MetricsConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=MetricsConfig)
-    evaluation: Annotated[EvaluationConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=EvaluationConfig)
+    eval: Annotated[EvalConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=EvalConfig)
 
     def __post_init__(self) -> None:
         validate_at_least(
@@ -123,7 +132,11 @@ class RunConfig:
             seed=self.seed,
             max_policy_lag=self.max_policy_lag,
             shutdown_timeout_seconds=self.shutdown_timeout_seconds,
+            max_hours=self.max_hours,
+            plateau_env_steps=self.plateau_env_steps,
         )
+        if self.plateau_env_steps and not self.eval.every:
+            raise UserError("run.plateau_env_steps compares evaluations: use --eval.every 100000 with it")
         if not 0.0 < self.stall_timeout_seconds <= _LONGEST_WAIT_SECONDS:
             raise UserError(
                 f"run.stall_timeout_seconds must be positive, and at most {_LONGEST_WAIT_SECONDS:g}: got "

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,15 +11,29 @@ from envpool_bridge.shm.slots import SlotViews
 WINDOW = 100  # episodes in a mean
 
 
+class Episode(NamedTuple):
+    """A finished episode.
+
+    Attributes:
+        return_: sum of its rewards, in environment reward units.
+        length: env steps.
+    """
+
+    return_: float
+    length: int
+
+
 class EpisodeTracker:
     """Running sums of B rows, and the last finished episodes.
 
     Attributes:
         num_episodes: episodes finished so far.
         return_sum: sum of their returns.
+        finished: episodes that finished since they were last taken; None while nothing takes them.
     """
 
     def __init__(self, num_rows: int, info_fields: Sequence[str] = ()) -> None:
+        self.finished: list[Episode] | None = None
         self.num_episodes = 0
         self.return_sum = 0.0
         self._fields = tuple(info_fields)
@@ -55,6 +70,8 @@ class EpisodeTracker:
         columns = [self._return[rows], self._length[rows]]
         columns += [slot.infos[name][t, rows] for name in self._fields]
         self._recent.extend(tuple(row) for row in np.stack(columns, axis=1).tolist())
+        if self.finished is not None:
+            self.finished += map(Episode, self._return[rows].tolist(), self._length[rows].tolist())
         self.num_episodes += len(rows)
         self.return_sum += float(self._return[rows].sum())
         self._return[rows] = 0.0

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
 
@@ -63,7 +63,7 @@ class JsonlSink:
         """
         if self._file is None:
             self._file = AtomicAppendFile(self._path)
-            _drop_torn_line(self._path, self._file)
+            drop_torn_line(self._path, self._file)
         self._file.append((json.dumps(record.to_json()) + "\n").encode())
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class JsonlSink:
             self._file = None
 
 
-def _drop_torn_line(path: Path, file: AtomicAppendFile) -> None:
+def drop_torn_line(path: Path, file: AtomicAppendFile) -> None:
     """Removes a partial last line of a killed process, which would corrupt the next line."""
     end = file.size
     with open(path, "rb") as reader:
@@ -113,6 +113,17 @@ class Sinks:
             try:
                 sink.write(record)
             except Exception as error:  # noqa: BLE001  a full disk, an unreachable service
+                self.dropped_records += 1
+                self._report(sink, error)
+
+    def write_evaluation(self, evaluation: Any) -> None:
+        """Passes an evaluation of an earlier version (`jaxsrl.metrics.evaluations.Evaluation`) to the sinks that show it."""
+        for sink in self._sinks:
+            write = getattr(sink, "write_evaluation", None)
+            try:
+                if write is not None:
+                    write(evaluation)
+            except Exception as error:  # noqa: BLE001  as above
                 self.dropped_records += 1
                 self._report(sink, error)
 

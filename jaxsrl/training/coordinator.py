@@ -12,11 +12,13 @@ class Coordinator:
 
     Attributes:
         is_main: whether this process writes the run directory.
+        is_alone: whether it is the only process.
         wait_seconds: longest wait for another process.
-        stopped_by: the signal that stops all processes before the next update; "" while they continue.
+        stopped_by: the signal or reason that stops all processes before the next update; "" while they continue.
     """
 
     is_main = True
+    is_alone = True
     wait_seconds = 0
     stopped_by = ""
 
@@ -27,9 +29,13 @@ class Coordinator:
             UserError: they differ; lists how.
         """
 
-    def request_stop(self, signal_name: str) -> bool:
-        """Asks all processes to stop before the same update; returns False where this process may stop at once."""
-        del signal_name
+    def request_stop(self, reason: str) -> bool:
+        """Asks all processes to stop before the same update; returns False where this process may stop at once.
+
+        Args:
+            reason: name of a signal, or a sentence.
+        """
+        del reason
         return False
 
     def decide(self, own: bool) -> bool:

@@ -1,7 +1,7 @@
 """A learner that trains from trajectories which the host collects: in this process, in others, or on other machines."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import AnyLearner, HostLearner
+from jaxsrl.metrics.episodes import Episode
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.build import make_learner
 from jaxsrl.training.collectors import CollectorFactory
@@ -105,6 +106,11 @@ class HostTrainable(Trainable):
 
     def step(self) -> bool:
         return self.learner.step(self.progress.episodes, self.progress.log)
+
+    def take_episodes(self) -> Sequence[Episode]:
+        episodes = self.progress.episodes
+        taken, episodes.finished = episodes.finished or [], []
+        return taken
 
     def final_state(self) -> LearnerState:
         if self._learner is None:

@@ -29,6 +29,7 @@ class RunReport:
         seconds: time that this process trained.
         metrics: episode means at the end.
         stopped_by: the signal that ended it early, or "".
+        stop_reason: why a stop rule or a callback ended it, or "".
         wrote_directory: whether this process wrote `directory`: of several learner processes, process 0 does.
     """
 
@@ -39,6 +40,7 @@ class RunReport:
     seconds: float
     metrics: dict[str, float]
     stopped_by: str
+    stop_reason: str = ""
     wrote_directory: bool = True
 
 

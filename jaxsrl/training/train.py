@@ -1,8 +1,12 @@
 """The training loop: restore or initialize, then update, checkpoint and record until the budget is spent or a stop is requested."""
 
 import contextlib
+import signal
 import time
+from collections.abc import Sequence
+from typing import Any
 
+from envpool_bridge.errors import UserError
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.machine.lifecycle import stop_on_signals
 from jaxsrl.machine.provenance import read_provenance
@@ -10,6 +14,8 @@ from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.plan.plan import plan_to_json
+from jaxsrl.training.active_run import ActiveRun
+from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.reporter import Reporter
 from jaxsrl.training.run_checkpoints import RunCheckpoints
@@ -21,22 +27,39 @@ _PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "sl
 """Last parts of the names of totals that grow only while the run makes progress; counts of failures grow without."""
 
 
-def train(setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator | None = None) -> RunReport:
+def train(
+    setup: TrainingSetup,
+    trainable: Trainable,
+    coordinator: Coordinator | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> RunReport:
     """Trains one run, from its newest checkpoint if it has any.
 
     Args:
         setup: of the run.
         trainable: the learner with its environments.
         coordinator: of the learner processes; None for a run of one process.
+        callbacks: called while it trains, in this order.
     """
-    return TrainingLoop(setup, trainable, coordinator or Coordinator()).run()
+    return TrainingLoop(setup, trainable, coordinator or Coordinator(), callbacks).run()
 
 
 class TrainingLoop:
-    """One run; `run` is called once. Thread-safety: one thread, except `counts` and `waits`."""
+    """One run; `run` is called once. Thread-safety: one thread, except `counts` and `waits`.
 
-    def __init__(self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator) -> None:
+    Attributes:
+        stop_reason: why a stop rule or a callback ends the run; "" while none does.
+    """
+
+    def __init__(
+        self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator, callbacks: Sequence[Callback]
+    ) -> None:
+        self.stop_reason = ""
         self._setup, self._trainable, self._coordinator = setup, trainable, coordinator
+        self._callbacks = callbacks if coordinator.is_main else ()
+        self._takes_episodes = any(type(each).on_episode is not Callback.on_episode for each in self._callbacks)
+        self._active: ActiveRun | None = None
+        self._learner: AnyLearner | None = None
         self._checkpoints = RunCheckpoints(setup, trainable, coordinator)
         self._reporter: Reporter | None = None
         self._is_done = False
@@ -61,9 +84,11 @@ class TrainingLoop:
             held.callback(sinks.close)
             held.push(lambda kind, failure, trace: trainable.close(failure))
             held.push(lambda kind, failure, trace: setup.lifecycle.join(failure=failure))
-            learner = trainable.start()
+            self._learner = learner = trainable.start()
             self._reporter = self._make_reporter(sinks, learner)
+            self._active = ActiveRun(setup, trainable, learner, sinks, self)
             trainable.check_restored(self.should_stop)
+            self.call("on_start")
             while learner.num_updates < config.num_updates and not self.should_stop():
                 if trainable.step():
                     self.after_update(learner)
@@ -72,17 +97,21 @@ class TrainingLoop:
             is_unsaved = learner.num_updates > max(first, self._checkpoints.saved_update)
             if self._coordinator.decide(is_unsaved):  # only process 0 knows whether its last save failed
                 self._save(learner, must=True)
+            self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
             self._write_record()
         return self._report(learner.num_updates, time.perf_counter() - started)
 
     def after_update(self, learner: AnyLearner) -> None:
-        """Rolls back where learning diverged; saves, sends metrics and writes a record where one is due."""
+        """Rolls back where learning diverged; saves, calls callbacks, sends metrics and writes a record where one is due."""
         config = self._setup.config
         self._coordinator.send_metrics(learner.num_updates, self._trainable)
         if learner.too_many_nonfinite:
             self._checkpoints.roll_back(learner)
         if config.checkpoint.interval_updates and learner.num_updates % config.checkpoint.interval_updates == 0:
             self._save(learner)
+        if self._takes_episodes and (episodes := self._trainable.take_episodes()):
+            self.call("on_episode", episodes)
+        self.call("on_update")
         if self._reporter is not None and self._reporter.due(config.metrics.interval_seconds):
             self._write_record()
 
@@ -94,9 +123,42 @@ class TrainingLoop:
         """
         self._watchdog.check()
         lifecycle, stopped_by = self._setup.lifecycle, self._coordinator.stopped_by
-        if stopped_by:
+        if stopped_by in signal.Signals.__members__:
             lifecycle.stop_signal = stopped_by
-        return bool(stopped_by) or lifecycle.should_stop()
+        elif stopped_by:
+            self.stop_reason = stopped_by
+        return bool(stopped_by or self.stop_reason) or lifecycle.should_stop()
+
+    def request_stop(self, reason: str) -> None:
+        """Stops all learner processes before the same update, for a reason that is no signal."""
+        if not self._coordinator.request_stop(reason):
+            self.stop_reason = self.stop_reason or reason
+
+    def save_now(self) -> bool:
+        """Writes a checkpoint; returns whether it was written.
+
+        Raises:
+            UserError: the run has several learner processes, which save together.
+        """
+        if not self._coordinator.is_alone:
+            raise UserError(
+                "a run of several learner processes saves at its interval: use --checkpoint.interval-updates"
+            )
+        return self._save_if_new()
+
+    def forgive_wait(self) -> None:
+        """Excludes the time since the last progress from the deadline of a stalled run."""
+        self._watchdog.forgive()
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function of every callback. An error ends the run, after a checkpoint."""
+        try:
+            for callback in self._callbacks:
+                getattr(callback, name)(self._active, *arguments)
+        except Exception:
+            if name != "on_checkpoint" and self._coordinator.is_alone:
+                self._save_if_new()
+            raise
 
     def counts(self) -> dict[str, float]:
         """Returns counts that grow while the run makes progress; from any thread, without a wait."""
@@ -127,9 +189,20 @@ class TrainingLoop:
             lifecycle.stop_signal = signal_name
             lifecycle.stop()
 
-    def _save(self, learner: AnyLearner, must: bool = False) -> None:
-        if self._checkpoints.save(learner, must) and self._reporter is not None:
+    def _save_if_new(self) -> bool:
+        """Saves unless the newest checkpoint is that of this update; returns whether there is one of it."""
+        learner = self._learner
+        if learner is None or self._checkpoints.saved_update == learner.num_updates:
+            return learner is not None
+        return self._save(learner)
+
+    def _save(self, learner: AnyLearner, must: bool = False) -> bool:
+        if not self._checkpoints.save(learner, must):
+            return False
+        if self._reporter is not None:
             self._reporter.checkpoint_update = learner.num_updates
+        self.call("on_checkpoint", self._setup.directory.checkpoints / str(learner.num_updates))
+        return True
 
     def _write_record(self) -> None:
         if self._reporter is not None:
@@ -168,10 +241,12 @@ class TrainingLoop:
         setup = self._setup
         env_steps = num_updates * setup.config.env_steps_per_update
         stopped = setup.lifecycle.stop_signal
-        how = f"stopped by {stopped}" if stopped else "complete"
+        how = f"stopped by {stopped}" if stopped else f"stopped: {self.stop_reason}" if self.stop_reason else "complete"
         setup.directory.log(f"{how} at update {num_updates}, {env_steps} env steps, {seconds:.1f} s")
         state, metrics = self._trainable.final_state(), self._episode_metrics()
-        return RunReport(setup.directory.path, state, num_updates, env_steps, seconds, metrics, stopped)
+        return RunReport(
+            setup.directory.path, state, num_updates, env_steps, seconds, metrics, stopped, self.stop_reason
+        )
 
 
 def select_progress(totals: dict[str, float]) -> dict[str, float]:

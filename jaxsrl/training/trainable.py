@@ -1,11 +1,12 @@
 """The part of a run that the training loop drives: a learner with everything that feeds it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agents.api import LearnerState
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.learner.loop import AnyLearner
+from jaxsrl.metrics.episodes import Episode
 
 
 class Trainable(Protocol):
@@ -45,6 +46,10 @@ class Trainable(Protocol):
     def episode_metrics(self) -> dict[str, float]:
         """Returns episode means."""
         ...
+
+    def take_episodes(self) -> Sequence[Episode]:
+        """Returns the episodes that finished since the first or the last call; empty where only totals are known."""
+        return ()
 
     def episode_timings(self) -> dict[str, float]:
         """Returns wall-clock seconds of the last episodes, which differ from run to run; empty where they are unknown."""

@@ -83,6 +83,10 @@ class Watchdog:
             self._since, self._patience = now, _END_SECONDS
             raise StalledError(self._raised)
 
+    def forgive(self) -> None:
+        """Starts the deadline anew: the run waits on purpose."""
+        self._since = self._polled = time.monotonic()
+
     def _watch(self) -> None:
         while not self._ended.wait(self._poll_seconds()):
             self._begin_turn()

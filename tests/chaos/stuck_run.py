@@ -41,7 +41,7 @@ def train(directory: Path, plan: str, **changes) -> None:
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
     sizes = {"num_envs": 8, "rollout_length": 8, "total_env_steps": 10**7, "pool_num_workers": 2}
-    reports = {"evaluation_episodes": 0, "metrics_interval_seconds": 0.0}
+    reports = {"eval_final_episodes": 0, "metrics_interval_seconds": 0.0}
     config = run_config(name="run", directory=str(directory), plan=plan, **{**sizes, **reports, **changes})
     agent = make_ppo(PPOConfig(num_minibatches=1, num_epochs=1), spec, NetworkConfig(hidden_sizes=(8,)))
     run(PLANS[plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)

@@ -74,7 +74,7 @@ def start(directory, phase, plan_name, *flags):
 
 
 def arguments(directory, updates, episodes, plan_name):
-    budget = f"--run.total-env-steps {updates * ENV_STEPS_PER_UPDATE} --evaluation.episodes {episodes}"
+    budget = f"--run.total-env-steps {updates * ENV_STEPS_PER_UPDATE} --eval.final-episodes {episodes}"
     return [*SMALL, *budget.split(), "--run.directory", str(directory), "--plan", plan_name]
 
 

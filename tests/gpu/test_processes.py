@@ -31,7 +31,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def command(experiment, directory, *flags):
-    own = ("--run.name", "run", "--run.directory", str(directory), "--evaluation.episodes", "0")
+    own = ("--run.name", "run", "--run.directory", str(directory), "--eval.final-episodes", "0")
     return [sys.executable, "-m", "jaxsrl.cli.main", "train", experiment, *own, *flags]
 
 

@@ -162,7 +162,7 @@ def make():
 """
     source = source.replace("EXPERIMENT =", own + "\n\nEXPERIMENT =", 1)
     file.write_text(source.replace('EnvConfig("CartPole-v1")', "GymnasiumSource(make)"))
-    flags = ["--run.total-env-steps", "20000", "--evaluation.episodes", "4", "--run.num-envs", "16"]
+    flags = ["--run.total-env-steps", "20000", "--eval.final-episodes", "4", "--run.num-envs", "16"]
     first = subprocess.run(
         command(str(file), *flags),
         cwd=tmp_path,

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 UPDATES = 20
 SIZES = (
     *("--run.num-envs", "16", "--run.rollout-length", "8", "--run.name", "run", "--learner.num-devices", "2"),
-    *("--checkpoint.interval-updates", "5", "--evaluation.episodes", "0", "--network.hidden-sizes", "16"),
+    *("--checkpoint.interval-updates", "5", "--eval.final-episodes", "0", "--network.hidden-sizes", "16"),
     *("--agent.num-minibatches", "2", "--agent.num-epochs", "2"),
 )
 END_SECONDS = 240  # of a run, whose programs may have to be compiled beside other tests

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
-SHORT = ("--run.total-env-steps", "8192", "--evaluation.episodes", "2")
+SHORT = ("--run.total-env-steps", "8192", "--eval.final-episodes", "2")
 USE_POOL = """
 import sys
 from functools import partial

@@ -129,7 +129,7 @@ def test_an_unknown_flag_ends_with_status_2():
 @pytest.mark.slow
 def test_evaluate_prints_one_json_object_for_a_run(capsys, tmp_path):
     experiment = ppo_cartpole.EXPERIMENT
-    run = change_run(experiment.run, name="run", directory=str(tmp_path), total_env_steps=8192, evaluation_episodes=0)
+    run = change_run(experiment.run, name="run", directory=str(tmp_path), total_env_steps=8192, eval_final_episodes=0)
     dataclasses.replace(experiment, run=run).train()
     capsys.readouterr()
     jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "5", "--json"])

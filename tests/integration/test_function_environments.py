@@ -26,7 +26,7 @@ def trained(tmp_path_factory):
         pool_num_workers=2,
         rollout_length=8,
         total_env_steps=3 * 4 * 8,
-        evaluation_episodes=2,
+        eval_final_episodes=2,
         metrics_interval_seconds=0,
     )
     make = make_shorter(7)

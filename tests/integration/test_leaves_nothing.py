@@ -17,7 +17,7 @@ _SECONDS = 150.0  # for what takes a moment on a machine that does nothing else
 NUM_CHILDREN = 3  # the fork server and two workers
 TRAIN = [
     *(sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py")),
-    *("--run.name", "run", "--metrics.interval-seconds", "0.1", "--evaluation.episodes", "4"),
+    *("--run.name", "run", "--metrics.interval-seconds", "0.1", "--eval.final-episodes", "4"),
 ]
 # An environment that lives in a module of its own, where workers find it, and says when it is about to go wrong.
 ENVIRONMENTS = """

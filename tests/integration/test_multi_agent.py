@@ -78,7 +78,7 @@ def experiment(directory, name, policies, **changes):
         "num_envs": ROWS,
         "rollout_length": STEPS,
         "total_env_steps": ROWS * STEPS * 3,
-        "evaluation_episodes": 0,
+        "eval_final_episodes": 0,
     }
     return Experiment(
         env=EnvConfig("simple_tag_v3", "mpe", '{"max_cycles": 10}'),

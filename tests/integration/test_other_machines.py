@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SHORT = (
     "--run.total-env-steps",
     "4096",
-    "--evaluation.episodes",
+    "--eval.final-episodes",
     "1",
     "--run.num-envs",
     "8",

@@ -157,7 +157,7 @@ def test_the_pendulum_is_swung_up(tmp_path, module, seed, plan):
 @pytest.mark.slow
 def test_soft_actor_critic_trains_on_a_task_of_mujoco(tmp_path):
     pytest.importorskip("mujoco")
-    directory = _trained(sac_mujoco, tmp_path, total_env_steps=12_000, evaluation_episodes=1)
+    directory = _trained(sac_mujoco, tmp_path, total_env_steps=12_000, eval_final_episodes=1)
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     losses = [record[name] for record in records for name in record if name.startswith("loss/")]
     assert losses

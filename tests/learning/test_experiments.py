@@ -29,7 +29,7 @@ def evaluated(capsys, run, episodes):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_cartpole_is_solved_within_ninety_seconds(tmp_path, capsys, seed):
     start = time.monotonic()
-    run = trained(ppo_cartpole, tmp_path, seed=seed, evaluation_episodes=0)
+    run = trained(ppo_cartpole, tmp_path, seed=seed, eval_final_episodes=0)
     assert time.monotonic() - start < 90.0
     assert evaluated(capsys, run, 100)["mean_return"] >= 475.0
 
@@ -37,7 +37,7 @@ def test_cartpole_is_solved_within_ninety_seconds(tmp_path, capsys, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [ppo_mujoco, ppo_atari])
 def test_twenty_thousand_steps_of_a_real_task_train_and_evaluate(tmp_path, capsys, module):
-    run = trained(module, tmp_path, total_env_steps=20_000, evaluation_episodes=0)
+    run = trained(module, tmp_path, total_env_steps=20_000, eval_final_episodes=0)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     losses = [record[name] for record in records for name in record if name.startswith("loss/")]
     assert losses
@@ -50,7 +50,7 @@ def test_twenty_thousand_steps_of_a_real_task_train_and_evaluate(tmp_path, capsy
 @pytest.mark.slow
 def test_half_cheetah_learns_as_fast_as_cleanrl_documents(tmp_path, capsys):
     """CleanRL's ppo_continuous_action on HalfCheetah-v4: 1,443 +- 46 after 1 M steps, in training episodes."""
-    run = trained(ppo_mujoco, tmp_path, evaluation_episodes=0)
+    run = trained(ppo_mujoco, tmp_path, eval_final_episodes=0)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["env_steps"] >= 1_000_000
     assert records[-1]["episode/return_mean"] >= 1_400.0

@@ -28,7 +28,7 @@ SUITES = {
 def trained(directory, suite, env_id, kwargs, policies, name="run", **changes):
     experiment = mappo_mpe.EXPERIMENT
     run = change_run(
-        experiment.run, directory=str(directory), name=name, total_env_steps=20_000, evaluation_episodes=0, **changes
+        experiment.run, directory=str(directory), name=name, total_env_steps=20_000, eval_final_episodes=0, **changes
     )
     env = dataclasses.replace(experiment.env, id=env_id, suite=suite, kwargs=json.dumps(kwargs))
     dataclasses.replace(experiment, env=env, policies=policies, run=run).train()

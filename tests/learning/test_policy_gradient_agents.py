@@ -66,7 +66,7 @@ def test_values_and_actions_of_a_probe_are_learned(tmp_path, name, probe):
 @pytest.mark.parametrize("module", [impala_cartpole, a2c_cartpole, reinforce_cartpole])
 def test_cartpole_is_solved(tmp_path, module, seed):
     experiment = module.EXPERIMENT
-    run_config = change_run(experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50)
+    run_config = change_run(experiment.run, directory=str(tmp_path), name="run", seed=seed, eval_final_episodes=50)
     start = time.monotonic()
     dataclasses.replace(experiment, run=run_config).train()
     report = json.loads((tmp_path / "run" / "eval.json").read_text())
@@ -87,7 +87,7 @@ def test_replicas_that_push_at_their_own_pace_solve_cartpole(tmp_path):
         learner_gradients="asynchronous",
         learner_num_replicas=2,
         max_policy_lag=1,
-        evaluation_episodes=50,
+        eval_final_episodes=50,
     )
     dataclasses.replace(experiment, agent=agent, run=run_config).train()
     record = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])

@@ -48,6 +48,6 @@ def test_ppg_learns_probe_with_both_values(tmp_path, name):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_cartpole_is_solved(tmp_path, seed):
     experiment = ppg_cartpole.EXPERIMENT
-    changed = change_run(experiment.run, directory=str(tmp_path), name="run", seed=seed, evaluation_episodes=50)
+    changed = change_run(experiment.run, directory=str(tmp_path), name="run", seed=seed, eval_final_episodes=50)
     dataclasses.replace(experiment, run=changed).train()
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["mean_return"] >= 475.0

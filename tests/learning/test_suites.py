@@ -31,7 +31,7 @@ SUITES = {
 def trained(module, env, directory):
     experiment = module.EXPERIMENT
     run = change_run(
-        experiment.run, directory=str(directory), name="run", total_env_steps=20_000, evaluation_episodes=0
+        experiment.run, directory=str(directory), name="run", total_env_steps=20_000, eval_final_episodes=0
     )
     dataclasses.replace(experiment, env=env or experiment.env, run=run).train()
     return directory / "run"

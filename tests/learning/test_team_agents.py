@@ -171,7 +171,7 @@ def test_coma_on_two_replicas_learns_like_serial(tmp_path):
 @SLOW
 def test_coma_experiment_reaches_value_of_the_game(tmp_path, capsys):
     experiment = coma_coordination.EXPERIMENT
-    config = change_run(experiment.run, directory=str(tmp_path), name="run", evaluation_episodes=0)
+    config = change_run(experiment.run, directory=str(tmp_path), name="run", eval_final_episodes=0)
     dataclasses.replace(experiment, run=config).train()
     capsys.readouterr()
     jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "8", "--json"])

@@ -31,6 +31,8 @@ class ProcessCoordinator(Coordinator):
         consensus: on the update before which all stop.
     """
 
+    is_alone = False
+
     def __init__(self, processes: Processes, config: RunConfig) -> None:
         self.is_main, self.wait_seconds = processes.is_main, config.distributed.wait_seconds
         self.consensus = StopConsensus(processes)
@@ -65,8 +67,8 @@ class ProcessCoordinator(Coordinator):
         )
         raise UserError(f"{listed}\nstart the same command at every process, but for --distributed.process-id")
 
-    def request_stop(self, signal_name: str) -> bool:
-        self.consensus.request_stop(signal_name)
+    def request_stop(self, reason: str) -> bool:
+        self.consensus.request_stop(reason)
         return True
 
     def decide(self, own: bool) -> bool:

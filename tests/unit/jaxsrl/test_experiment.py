@@ -25,7 +25,7 @@ NETWORK = NetworkConfig(hidden_sizes=(4,))
 
 
 def small_run(directory, **changes):
-    settings = {"num_envs": 4, "rollout_length": 8, "total_env_steps": 64, "plan": "serial", "evaluation_episodes": 3}
+    settings = {"num_envs": 4, "rollout_length": 8, "total_env_steps": 64, "plan": "serial", "eval_final_episodes": 3}
     return run_config(
         **{"name": "run", "directory": str(directory), "metrics_interval_seconds": 0, **settings, **changes}
     )
@@ -145,11 +145,11 @@ def test_train_takes_agent_and_environment_function(tmp_path, capsys):
     report = jaxsrl.train(agent, make, small_run(tmp_path))
     assert max(report.evaluation.returns) <= 6
     assert "evaluated 3 greedy episodes" in capsys.readouterr().out
-    assert jaxsrl.train(agent, make, small_run(tmp_path, evaluation_episodes=0), quiet=True).evaluation is None
+    assert jaxsrl.train(agent, make, small_run(tmp_path, eval_final_episodes=0), quiet=True).evaluation is None
 
 
 def test_load_agent_rejects_agents_of_custom_functions(tmp_path):
-    run = small_run(tmp_path, evaluation_episodes=0)
+    run = small_run(tmp_path, eval_final_episodes=0)
     report = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, run, make_agent=make_ppo).train(quiet=True)
     with pytest.raises(UserError, match="was composed in code"):
         jaxsrl.load_agent(report.directory)

@@ -18,7 +18,7 @@ PUBLIC = [
     "ClusterConfig",
     "EnvConfig",
     "EnvPoolError",
-    "EvaluationConfig",
+    "EvalConfig",
     "EvaluationReport",
     "Experiment",
     "InferenceConfig",

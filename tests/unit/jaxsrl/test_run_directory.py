@@ -84,7 +84,15 @@ def test_a_new_directory_takes_the_configuration(tmp_path):
 
 CHANGES = {
     "run.total_env_steps": 5,
-    "run.evaluation.episodes": 3,
+    "run.eval.final_episodes": 3,
+    "run.eval.every": 1000,
+    "run.eval.episodes": 2,
+    "run.eval.mode": "both",
+    "run.eval.env_kwargs": '{"frame_skip": 2}',
+    "run.eval.max_rows": 4,
+    "run.max_hours": 1.5,
+    "run.target_return": 475.0,
+    "run.plateau_env_steps": 5000,
     "run.plan": "serial",
     "run.pool.num_workers": 4,
     "run.pool.lanes_per_worker": 1,

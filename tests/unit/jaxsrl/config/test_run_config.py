@@ -43,7 +43,10 @@ NOT_NEGATIVE = [
     "cluster.num_inference_servers",
     "machine.num_cpu_devices",
     "metrics.interval_seconds",
-    "evaluation.episodes",
+    "eval.final_episodes",
+    "eval.every",
+    "run.max_hours",
+    "run.plateau_env_steps",
 ]
 
 

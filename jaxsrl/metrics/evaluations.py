@@ -1,0 +1,77 @@
+"""Evaluations of versions of a run while it trains: one line each in `evaluations.jsonl`."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxsrl.metrics.atomic_append import AtomicAppendFile
+from jaxsrl.metrics.sinks import drop_torn_line
+
+EVALUATIONS = "evaluations.jsonl"
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Results of whole episodes with the parameters of one version.
+
+    Attributes:
+        update: of the version.
+        env_steps: env steps trained by then.
+        frames: emulator frames by then.
+        mode: "greedy" or "sample".
+        mean_return: in environment reward units.
+        std_return: standard deviation over episodes.
+        min_return: smallest.
+        max_return: largest.
+        mean_length: env steps of an episode.
+        episodes: number of them.
+        seed: of environments and actions.
+        seconds: wall-clock time that the episodes took.
+    """
+
+    update: int
+    env_steps: int
+    frames: int
+    mode: str
+    mean_return: float
+    std_return: float
+    min_return: float
+    max_return: float
+    mean_length: float
+    episodes: int
+    seed: int
+    seconds: float
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the values of curves, by name; those of sampled actions are below `eval/sample/`."""
+        prefix = "eval/" if self.mode == "greedy" else f"eval/{self.mode}/"
+        names = ("mean_return", "std_return", "min_return", "max_return", "mean_length")
+        parts = {name: name.split("_") for name in names}
+        return {f"{prefix}{kind}_{of}": float(getattr(self, name)) for name, (of, kind) in parts.items()}
+
+
+def append_evaluation(directory: Path, evaluation: Evaluation) -> None:
+    """Adds a line to the file of a run directory; a partial last line of a killed process is removed before."""
+    path = directory / EVALUATIONS
+    file = AtomicAppendFile(path)
+    try:
+        drop_torn_line(path, file)
+        file.append((json.dumps(dataclasses.asdict(evaluation)) + "\n").encode())
+    finally:
+        file.close()
+
+
+def read_evaluations(directory: Path) -> list[Evaluation]:
+    """Returns the evaluations of a run, in the order of its file; a partial last line is skipped."""
+    path = directory / EVALUATIONS
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [Evaluation(**_known(json.loads(line))) for line in lines]
+
+
+def _known(data: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(Evaluation)}
+    return {name: value for name, value in data.items() if name in names}

@@ -1,0 +1,145 @@
+"""A run while it trains, as its callbacks see it."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+
+from agents.api import AnyAgent, LearnerState
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.learner.loop import AnyLearner
+from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
+from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.trainable import Trainable
+
+_WAIT_SECONDS = 0.05
+
+
+class Loop(Protocol):
+    """The training loop, as an ActiveRun uses it."""
+
+    stop_reason: str
+
+    def should_stop(self) -> bool:
+        """Returns whether to stop before the next update."""
+        ...
+
+    def request_stop(self, reason: str) -> None:
+        """Stops all learner processes before the same update."""
+        ...
+
+    def save_now(self) -> bool:
+        """Writes a checkpoint; returns whether it was written."""
+        ...
+
+    def forgive_wait(self) -> None:
+        """Excludes the time since the last progress from the deadline of a stalled run."""
+        ...
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function of every callback."""
+        ...
+
+
+class ActiveRun:
+    """A run between two updates: what callbacks read, and what they may do. Thread-safety: the main thread of the run.
+
+    Attributes:
+        directory: run directory.
+        config: of the run.
+        agent: that is trained.
+        spec: of the environments.
+    """
+
+    def __init__(
+        self, setup: TrainingSetup, trainable: Trainable, learner: AnyLearner, sinks: Sinks, loop: Loop
+    ) -> None:
+        self.directory: Path = setup.directory.path
+        self.config: RunConfig = setup.config
+        self.agent: AnyAgent = setup.agent
+        self.spec: EnvSpec = setup.spec
+        self._setup, self._trainable, self._learner, self._sinks, self._loop = setup, trainable, learner, sinks, loop
+        self._started = time.perf_counter()
+
+    @property
+    def num_updates(self) -> int:
+        """Updates done so far, also by earlier processes of this run."""
+        return self._learner.num_updates
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps learned from so far."""
+        return self.num_updates * self.config.env_steps_per_update
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock time since this process started to train."""
+        return time.perf_counter() - self._started
+
+    @property
+    def state(self) -> LearnerState:
+        """Newest learner state, on its devices. The next update may overwrite its memory: copy what you keep."""
+        return self._trainable.final_state()
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Metadata of checkpoints: agent, experiment and spec."""
+        return self._setup.identity
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of the newest update and the means of recent episodes; fetches from the device."""
+        values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
+        return values | self._trainable.episode_metrics()
+
+    def episodes(self) -> dict[str, float]:
+        """Returns the means of recent episodes; empty before the first one has finished."""
+        return self._trainable.episode_metrics()
+
+    def should_stop(self) -> bool:
+        """Returns whether the run ends before the next update: a signal came, or `stop` was called."""
+        return self._loop.should_stop()
+
+    def stop(self, reason: str) -> None:
+        """Ends the run before the next update, with a checkpoint.
+
+        Args:
+            reason: a short sentence for the log, the terminal and `TrainReport.stop_reason`.
+
+        Raises:
+            UserError: the reason is empty.
+        """
+        if not reason:
+            raise UserError("a run stops for a reason: expected a short sentence, got an empty one")
+        self._loop.request_stop(reason)
+
+    def save(self) -> bool:
+        """Writes a checkpoint now; returns whether it was written.
+
+        Raises:
+            UserError: the run has several learner processes, which only save together at their interval.
+        """
+        return self._loop.save_now()
+
+    def wait(self, seconds: float) -> None:
+        """Waits without a claim to progress: the deadline of a stalled run does not count the time. Ends early if the run stops."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._loop.stop_reason:
+            self._loop.forgive_wait()
+            if self.should_stop():
+                return
+            time.sleep(_WAIT_SECONDS)
+
+    def log(self, line: str) -> None:
+        """Writes a line to the run's log, and to the terminal unless the run is quiet."""
+        self._setup.log(line)
+
+    def report_evaluation(self, evaluation: Evaluation) -> None:
+        """Records an evaluation of an earlier version, and passes it to the sinks and to all callbacks."""
+        append_evaluation(self.directory, evaluation)
+        self._sinks.write_evaluation(evaluation)
+        self._loop.call("on_evaluation", evaluation)

@@ -1,0 +1,39 @@
+"""Functions that a run calls while it trains: of a user, and of the parts that watch or steer a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxsrl.metrics.episodes import Episode
+from jaxsrl.metrics.evaluations import Evaluation
+from jaxsrl.training.active_run import ActiveRun
+
+
+class Callback:
+    """Base class of callbacks. Each function does nothing here; override those that you need.
+
+    All are called in the main thread of the run, of process 0 if it has several learner processes, and the run waits for them. An
+    error of a callback ends the run with its traceback, after a checkpoint.
+    """
+
+    def on_start(self, run: ActiveRun) -> None:
+        """Called once, before the first update of this process."""
+
+    def on_update(self, run: ActiveRun) -> None:
+        """Called after every update; plan `device_only` runs several updates between two calls."""
+
+    def on_episode(self, run: ActiveRun, episodes: Sequence[Episode]) -> None:
+        """Called after an update in which episodes finished. Not called by plan `device_only`, which only knows their totals."""
+
+    def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
+        """Called when the evaluation of an earlier version is finished."""
+
+    def on_checkpoint(self, run: ActiveRun, path: Path) -> None:
+        """Called after a checkpoint was written."""
+
+    def on_stop(self, run: ActiveRun, reason: str) -> None:
+        """Called once, after the last update and the last checkpoint.
+
+        Args:
+            run: the run.
+            reason: "complete", the name of a signal, or the argument of `run.stop`.
+        """
