@@ -20,6 +20,7 @@ from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
@@ -126,6 +127,7 @@ def train(
         show(f"trained {done.env_steps:,} env steps in {done.seconds:.1f} s ({speed:,.0f} env steps/s)")
     if config.eval.final_episodes:
         episodes, params = config.eval.final_episodes, done.state.params
+        source = evaluation_source(config.eval, source, getattr(experiment, "env", env))
         evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
         report = dataclasses.replace(report, evaluation=evaluation)
         write_json(done.directory / "eval.json", evaluation.to_json())

@@ -12,6 +12,7 @@ from agents.api import Agent, AnyAgent
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
+from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
 from jaxsrl.cluster.collectors import ClusterCollectors
@@ -22,6 +23,7 @@ from jaxsrl.cluster.placement import OpenEngine, place_run
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.while_training import EvaluateWhileTraining, evaluation_source
 from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
@@ -37,6 +39,7 @@ from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
+from jaxsrl.training.keep_models import KeepModels
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.stop_rules import stop_rules
@@ -66,11 +69,11 @@ def run(
         plan: from `make_plan`, or your own.
         agent: from `make_<algorithm>`.
         env: id or configuration of an environment, a function that makes one, or a source of rows.
-        config: sizes, budget and directory; the plan was made from it.
+        config: of the run; the plan was made from it.
         experiment: the value that holds everything which changes the run; saved as config.json.
         spec: of the environment, if already known.
         quiet: no output on the terminal.
-        callbacks: called while the run trains, after its own.
+        callbacks: called while the run trains.
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
@@ -80,10 +83,10 @@ def run(
     if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     source = make_env(env)
+    callbacks = [*_make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
     spec = spec or source.spec()
     plan = add_agent_fragments(plan, agent, config.local_replay_memory)
-    saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
-    identity = {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
+    identity = _identity(agent, experiment, config, spec)
     path = Path(config.directory) / run_name(config, agent, spec)
     with contextlib.ExitStack() as held:
         if config.machine.disable_cpu_idle:
@@ -102,15 +105,13 @@ def run(
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
-            trainable = _make_trainable(setup, coordinator, placement.open_engine)
-            report = train(setup, trainable, coordinator, [*_make_callbacks(config), *callbacks])
+            report = train(setup, _make_trainable(setup, coordinator, placement.open_engine), coordinator, callbacks)
             if processes is not None:
-                # Host arrays, which this process can use without the others.
-                state = jax.device_get(report.state)
+                state = jax.device_get(report.state)  # host arrays, which this process can use without the others
                 report = dataclasses.replace(report, state=state, wrote_directory=coordinator.is_main)
         if processes is not None:
             processes.leave()
-    return report
+        return report
 
 
 def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
@@ -122,9 +123,25 @@ def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
     return learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
 
 
-def _make_callbacks(config: RunConfig) -> list[Callback]:
-    """Returns the callbacks that the configuration asks for."""
-    return stop_rules(config)
+def _identity(agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
+    """Returns the metadata of checkpoints."""
+    saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
+    return {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
+
+
+def _make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: Any) -> list[Callback]:
+    """Returns the callbacks that the configuration asks for; `env` is the configuration of `source`, if it has one.
+
+    Raises:
+        UserError: the environment of evaluation cannot be made.
+    """
+    evaluated = evaluation_source(config.eval, source, env)
+    callbacks: list[Callback] = []
+    if config.checkpoint.keep_every:
+        callbacks.append(KeepModels())
+    if config.eval.every:
+        callbacks.append(EvaluateWhileTraining(agent, evaluated))
+    return callbacks + stop_rules(config)
 
 
 def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, open_engine: OpenEngine | None) -> Trainable:

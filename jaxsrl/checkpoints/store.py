@@ -110,13 +110,16 @@ class CheckpointStore:
                 f"the checkpoint of update {step} could not be written to {self.directory} ({type(error).__name__}: {error}); "
                 f"{newest}"
             ) from error
-        # Old checkpoints are renamed before they are deleted, so that a partly deleted one is never restored.
-        # Failed deletions are repeated at the next save.
-        for old in self.steps()[: -self._keep]:
-            with contextlib.suppress(OSError):
-                (self.directory / str(old)).rename(self._unfinished(old))
-        self._remove_unfinished()
+        self.remove(*self.steps()[: -self._keep])
         return path
+
+    def remove(self, *steps: int) -> None:
+        """Deletes checkpoints. Failed deletions are repeated at the next save."""
+        # They are renamed before, so that a partly deleted one is never restored.
+        for step in steps:
+            with contextlib.suppress(OSError):
+                (self.directory / str(step)).rename(self._unfinished(step))
+        self._remove_unfinished()
 
     def _save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
         final, temporary = self.directory / str(step), self._unfinished(step)

@@ -153,6 +153,9 @@ class CheckpointConfig:
     Attributes:
         interval_updates: updates between checkpoints; 0 saves at the end only.
         max_to_keep: newest checkpoints to keep.
+        keep_every: env steps between models that are kept for good, with the tag "step-ENV_STEPS"; 0 for none. A model is the
+            learner state without experience and episodes in progress.
+        models_to_keep: newest models without a tag to keep.
         include_replay: save the experience of replay too. Otherwise a resumed run collects new experience before it learns, and
             differs from an uninterrupted one.
         partial_restore: restore the arrays that match (another network, algorithm or size), report the others, and restart the
@@ -161,11 +164,14 @@ class CheckpointConfig:
 
     interval_updates: int = 100
     max_to_keep: int = 3
+    keep_every: int = 0
+    models_to_keep: int = 3
     include_replay: bool = True
     partial_restore: bool = False
 
     def __post_init__(self) -> None:
-        validate_at_least(0, "checkpoint", interval_updates=self.interval_updates)
+        counts = {"keep_every": self.keep_every, "models_to_keep": self.models_to_keep}
+        validate_at_least(0, "checkpoint", interval_updates=self.interval_updates, **counts)
         validate_at_least(1, "checkpoint", max_to_keep=self.max_to_keep)
 
 

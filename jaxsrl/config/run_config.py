@@ -162,6 +162,14 @@ class RunConfig:
         """Returns the number of environment steps that one update learns from."""
         return self.num_envs * self.rollout_length
 
+    def next_stop(self, num_updates: int) -> int:
+        """Returns the next update after which a version is evaluated or kept, or the run ends: dispatches end there."""
+        done, stops = num_updates * self.env_steps_per_update, [self.num_updates]
+        for every in (self.eval.every, self.checkpoint.keep_every):
+            if every:
+                stops.append(-(-(done // every + 1) * every // self.env_steps_per_update))
+        return min(stops)
+
     @property
     def num_updates(self) -> int:
         """Returns the number of updates that `total_env_steps` take, rounded up."""

@@ -131,7 +131,7 @@ class DeviceLearner:
         """Runs one dispatch of as many updates as `dispatch_size` advises.
 
         Args:
-            num_updates: updates of the run, where a dispatch ends.
+            num_updates: update at which the dispatch ends at the latest.
             every: a dispatch also ends at each multiple of it, where a checkpoint is due; 0 for never.
         """
         self.step(self.dispatch_size.next_size(self.num_updates, num_updates, every))

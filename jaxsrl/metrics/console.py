@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.live import Live
 
-from jaxsrl.metrics.live_state import RunInfo, RunState, initial_state, seconds_left, with_record
+from jaxsrl.metrics.evaluations import Evaluation
+from jaxsrl.metrics.live_state import RunInfo, RunState, initial_state, seconds_left, with_evaluation, with_record
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.metrics.terminal_view import RunPanel, failures
 from jaxsrl.terminal.format import format_duration, format_number
@@ -40,6 +41,10 @@ class ConsoleSink:
         else:
             self._live.refresh()
 
+    def write_evaluation(self, evaluation: Evaluation) -> None:
+        """Shows the newest evaluation with the next record."""
+        self._state = with_evaluation(self._state, evaluation)
+
     def close(self) -> None:
         """Stops the live view; its last frame stays on the screen."""
         if self._live is not None:
@@ -53,6 +58,8 @@ def plain_line(state: RunState) -> str:
     parts = [f"{state.progress:4.0%}", f"{state.env_steps:,} env steps"]
     if "episode/return_mean" in values:
         parts.append(f"return {format_number(values['episode/return_mean'])}")
+    if state.evaluation is not None:
+        parts.append(f"evaluated {format_number(state.evaluation.mean_return)} at {state.evaluation.env_steps:,}")
     speed, repeat = values.get("speed/env_steps_per_second", 0.0), state.facts.action_repeat
     frames = f" ({speed * repeat:,.0f} frames/s)" if repeat > 1 else ""
     parts.append(f"{speed:,.0f} env steps/s{frames}")

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
+from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.plan.plan import Plan
 
@@ -44,6 +45,8 @@ class RunState:
         best_return: largest mean so far; None before the first episode.
         recent: (wall seconds, env steps) of the newest records of this process, oldest first.
         checkpoint_at: wall seconds of the first record with the newest checkpoint; None if this process has saved none.
+        evaluation: newest evaluation while training; None before the first.
+        best_evaluation: that of the highest mean return in its mode; None before the first.
     """
 
     facts: RunInfo
@@ -52,6 +55,8 @@ class RunState:
     best_return: float | None = None
     recent: tuple[tuple[float, int], ...] = ()
     checkpoint_at: float | None = None
+    evaluation: Evaluation | None = None
+    best_evaluation: Evaluation | None = None
 
     @property
     def values(self) -> dict[str, float]:
@@ -101,6 +106,14 @@ def with_record(state: RunState, record: Record) -> RunState:
     state = dataclasses.replace(state, record=record, recent=recent, checkpoint_at=at)
     value = record.values.get("episode/return_mean")
     return state if value is None else _with_return(state, value)
+
+
+def with_evaluation(state: RunState, evaluation: Evaluation) -> RunState:
+    """Returns the state after one more evaluation."""
+    best = state.best_evaluation
+    if best is None or (best.mode == evaluation.mode and evaluation.mean_return > best.mean_return):
+        best = evaluation
+    return dataclasses.replace(state, evaluation=evaluation, best_evaluation=best)
 
 
 def _with_return(state: RunState, value: float) -> RunState:

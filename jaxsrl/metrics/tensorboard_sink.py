@@ -5,9 +5,11 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
+from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.metrics.sinks import Record
 
 _files = itertools.count()
@@ -30,6 +32,13 @@ class TensorBoardSink:
         Raises:
             OSError: it could not be written; the file is then unchanged.
         """
+        self._add(record.values, record.env_steps)
+
+    def write_evaluation(self, evaluation: Evaluation) -> None:
+        """Adds points at the env steps of the evaluated version; raises as `write` does."""
+        self._add(evaluation.metrics(), evaluation.env_steps)
+
+    def _add(self, values: Mapping[str, float], env_steps: int) -> None:
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.summary import scalar
@@ -41,8 +50,8 @@ class TensorBoardSink:
             self._file = AtomicAppendFile(self._directory / name)
         if not self._file.size:
             self._file.append(_frame(Event(wall_time=now, file_version="brain.Event:2").SerializeToString()))
-        points = [scalar(name, value).value[0] for name, value in record.values.items()]
-        event = Event(wall_time=now, step=record.env_steps, summary=Summary(value=points))
+        points = [scalar(name, value).value[0] for name, value in values.items()]
+        event = Event(wall_time=now, step=env_steps, summary=Summary(value=points))
         self._file.append(_frame(event.SerializeToString()))
 
     def close(self) -> None:

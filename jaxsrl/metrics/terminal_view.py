@@ -56,6 +56,7 @@ class _Page:
         yield Text()
         yield from self._progress()
         yield from self._returns()
+        yield from self._evaluation()
         yield self._speed()
         yield Text()
         yield from self._fragments()
@@ -76,6 +77,14 @@ class _Page:
         update = state.record.update if state.record is not None else state.facts.first_update
         steps = f"{state.env_steps:,} of {total:,} env steps, update {update:,}, after {format_duration(seconds)}"
         yield self._row("", (steps, _FAINT))
+
+    def _evaluation(self) -> Iterator[Text]:
+        newest, best = self._state.evaluation, self._state.best_evaluation
+        if newest is None or best is None:
+            return
+        value = (format_number(newest.mean_return), "bold")
+        where = f" {newest.mode}, at {newest.env_steps:,} env steps; best {format_number(best.mean_return)}"
+        yield self._row("evaluation", value, (where, _FAINT))
 
     def _returns(self) -> Iterator[Text]:
         state, values = self._state, self._values

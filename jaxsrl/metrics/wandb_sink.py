@@ -7,6 +7,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.parts import MetricsConfig
+from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.metrics.sinks import Record
 from jaxsrl.run_directory import CONFIG, read_json
 
@@ -51,6 +52,10 @@ class WandbSink:
     def write(self, record: Record) -> None:
         """Sends the record. A resumed run may send some env steps twice, which W&B's own step counter rejects."""
         self._run.log(record.to_json())
+
+    def write_evaluation(self, evaluation: Evaluation) -> None:
+        """Sends an evaluation at the env steps of its version."""
+        self._run.log({**evaluation.metrics(), "env_steps": evaluation.env_steps})
 
     def close(self) -> None:
         """Sends the remaining records; idempotent."""

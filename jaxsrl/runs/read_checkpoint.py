@@ -6,6 +6,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import MANIFEST, Arrays, CheckpointStore, load_checkpoint
+from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.run_directory import CONFIG
 
 
@@ -28,13 +29,33 @@ class SavedRun:
     problems: tuple[str, ...] = ()
 
 
-def read_saved_run(path: Path) -> SavedRun:
-    """Reads the newest intact checkpoint of a run directory, or one checkpoint directory.
+def resolve_model(path: Path) -> Path:
+    """Returns the directory that "RUN@QUERY" names, or the path itself if it names none.
+
+    The query is that of `ModelStore.find`, or the update of a checkpoint of the run.
 
     Raises:
-        UserError: the path is neither.
+        UserError: the run has no such model.
+    """
+    run, at, query = path.name.rpartition("@")
+    if not at or path.exists():
+        return path
+    directory = path.with_name(run)
+    if not directory.is_dir():
+        raise UserError(f"no run directory {directory}: expected RUN or RUN@TAG, got {path}")
+    if query.isdigit() and (directory / "checkpoints" / query).is_dir():
+        return directory / "checkpoints" / query
+    return ModelStore(directory / MODELS).find(query).path
+
+
+def read_saved_run(path: Path) -> SavedRun:
+    """Reads the newest intact checkpoint of a run directory, one checkpoint directory, or a model of a run, "RUN@best".
+
+    Raises:
+        UserError: the path is none of them.
         CorruptCheckpointError: the given checkpoint is damaged.
     """
+    path = resolve_model(path)
     if (path / MANIFEST).is_file():
         arrays, metadata = load_checkpoint(path)
         above = path.resolve().parent.parent

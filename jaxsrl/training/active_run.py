@@ -1,7 +1,7 @@
 """A run while it trains, as its callbacks see it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.models.store import MODELS, ModelStore
+from jaxsrl.training.run_state import state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
 
@@ -87,9 +89,28 @@ class ActiveRun:
         return self._trainable.final_state()
 
     @property
-    def identity(self) -> Mapping[str, Any]:
-        """Metadata of checkpoints: agent, experiment and spec."""
-        return self._setup.identity
+    def is_interrupted(self) -> bool:
+        """True once a signal or an error in a thread ends the run."""
+        return bool(self._setup.lifecycle.stop_signal) or self._setup.lifecycle.should_stop()
+
+    def is_at_multiple_of(self, env_steps: int) -> bool:
+        """Returns whether the newest update is the first at or past a multiple of `env_steps`."""
+        return self.env_steps // env_steps > (self.env_steps - self.config.env_steps_per_update) // env_steps
+
+    def save_model(self, tags: Sequence[str] = (), **notes: Any) -> Path:
+        """Saves the learner state into the run's model store, without experience and episodes; returns its directory.
+
+        Args:
+            tags: names by which it is found: "RUN@best".
+            **notes: values by which queries find it.
+
+        Raises:
+            UserError: a name is no tag, or the store is frozen.
+            CheckpointSaveError: it could not be written.
+        """
+        arrays = state_to_arrays(self.state, with_replay=False)
+        metadata = {**self._setup.identity, "env_steps": self.env_steps}
+        return ModelStore(self.directory / MODELS).save(self.num_updates, arrays, metadata, tags, **notes)
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the newest update and the means of recent episodes; fetches from the device."""
@@ -126,13 +147,12 @@ class ActiveRun:
         return self._loop.save_now()
 
     def wait(self, seconds: float) -> None:
-        """Waits without a claim to progress: the deadline of a stalled run does not count the time. Ends early if the run stops."""
+        """Waits on purpose: the deadline of a stalled run does not count the time. A signal ends the wait early."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._loop.stop_reason:
+        while (left := end - time.monotonic()) > 0.0 and not self.is_interrupted:
             self._loop.forgive_wait()
-            if self.should_stop():
-                return
-            time.sleep(_WAIT_SECONDS)
+            self.should_stop()
+            time.sleep(min(left, _WAIT_SECONDS))
 
     def log(self, line: str) -> None:
         """Writes a line to the run's log, and to the terminal unless the run is quiet."""

@@ -16,24 +16,27 @@ class Callback:
     """
 
     def on_start(self, run: ActiveRun) -> None:
-        """Called once, before the first update of this process."""
+        """Runs once, before the first update of this process."""
 
     def on_update(self, run: ActiveRun) -> None:
-        """Called after every update; plan `device_only` runs several updates between two calls."""
+        """Runs after every update; plan `device_only` does several updates between two calls."""
 
     def on_episode(self, run: ActiveRun, episodes: Sequence[Episode]) -> None:
-        """Called after an update in which episodes finished. Not called by plan `device_only`, which only knows their totals."""
+        """Runs after an update in which episodes finished; never with plan `device_only`, which only knows their totals."""
 
     def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
-        """Called when the evaluation of an earlier version is finished."""
+        """Runs when the evaluation of an earlier version is finished."""
 
     def on_checkpoint(self, run: ActiveRun, path: Path) -> None:
-        """Called after a checkpoint was written."""
+        """Runs after a checkpoint was written."""
 
     def on_stop(self, run: ActiveRun, reason: str) -> None:
-        """Called once, after the last update and the last checkpoint.
+        """Runs once, after the last update and the last checkpoint.
 
         Args:
             run: the run.
             reason: "complete", the name of a signal, or the argument of `run.stop`.
         """
+
+    def close(self) -> None:
+        """Frees what the callback holds; runs once at the end, also after an error."""

@@ -70,7 +70,7 @@ class DeviceTrainable(Trainable):
 
     def step(self) -> bool:
         config, learner = self._setup.config, self.learner
-        learner.advance(config.num_updates, config.checkpoint.interval_updates)
+        learner.advance(config.next_stop(learner.num_updates), config.checkpoint.interval_updates)
         learner.take_episodes(self._episodes)
         return True
 

@@ -52,7 +52,7 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator, callbacks: Sequence[Callback]
+        self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator, callbacks: Sequence[Callback] = ()
     ) -> None:
         self.stop_reason = ""
         self._setup, self._trainable, self._coordinator = setup, trainable, coordinator
@@ -82,6 +82,8 @@ class TrainingLoop:
             held.enter_context(stop_on_signals(self._stop, config.shutdown_timeout_seconds))
             held.enter_context(self._watchdog.watching())
             held.callback(sinks.close)
+            for callback in self._callbacks:
+                held.callback(callback.close)
             held.push(lambda kind, failure, trace: trainable.close(failure))
             held.push(lambda kind, failure, trace: setup.lifecycle.join(failure=failure))
             self._learner = learner = trainable.start()

@@ -84,7 +84,7 @@ class Watchdog:
             raise StalledError(self._raised)
 
     def forgive(self) -> None:
-        """Starts the deadline anew: the run waits on purpose."""
+        """Excludes the time since the last progress from the deadline: the run waits on purpose."""
         self._since = self._polled = time.monotonic()
 
     def _watch(self) -> None:

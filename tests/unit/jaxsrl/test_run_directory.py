@@ -86,6 +86,8 @@ CHANGES = {
     "run.total_env_steps": 5,
     "run.eval.final_episodes": 3,
     "run.eval.every": 1000,
+    "run.checkpoint.keep_every": 500,
+    "run.checkpoint.models_to_keep": 1,
     "run.eval.episodes": 2,
     "run.eval.mode": "both",
     "run.eval.env_kwargs": '{"frame_skip": 2}',

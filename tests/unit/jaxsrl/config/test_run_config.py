@@ -160,3 +160,13 @@ def test_resumable_option_changes_exist_and_change_no_step():
     computed = {"run.seed", "run.num_envs", "run.rollout_length", "run.max_policy_lag", "run.pool.num_workers"}
     assert not OPERATION & (computed | {"run.inference.batching", "run.learner.num_devices"})
     assert not MAY_CHANGE & {"run.seed", "run.num_envs", "run.rollout_length"}
+
+
+def test_next_stop_is_where_a_version_is_due():
+    run = RunConfig(num_envs=4, rollout_length=8, total_env_steps=320)
+    config = with_options(run, {"eval.every": 100, "checkpoint.keep_every": 80})
+    stops = [0]
+    while stops[-1] < config.num_updates:
+        stops.append(config.next_stop(stops[-1]))
+    # Env steps 80, 100, 160, 200, 240, 300 and 320, in updates of 32.
+    assert stops[1:] == [3, 4, 5, 7, 8, 10]

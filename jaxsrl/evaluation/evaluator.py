@@ -1,0 +1,151 @@
+"""The evaluator of a run: a process that plays episodes with the versions that the run names, one after another."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from agents.api import AnyAgent, Mode
+from envpool_bridge.envs.protocol import EnvSource
+from jaxsrl.machine.bound_command import bound_command
+
+_PROGRAM = "import sys; from jaxsrl.evaluation.evaluator import serve; serve()"
+_NICE = 10
+_CHUNK = 1 << 16
+# The run needs the other cores.
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
+class EvaluatorDiedError(Exception):
+    """Error of an evaluator that ended or that answers with an exception; the message has its traceback or last output."""
+
+
+class Evaluator:
+    """Owner of an evaluator process. It ends with this process, however that ends. Thread-safety: the main thread.
+
+    Args:
+        agent: whose `act` plays; sent to the process.
+        source: of the environments; sent to the process.
+        output: file for what the process prints.
+    """
+
+    def __init__(self, agent: AnyAgent, source: EnvSource, output: Path) -> None:
+        self._output = output
+        self._answer = b""
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {_ONE_THREAD}".strip()
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, "bufsize": 0}
+        with _memory_file(cloudpickle.dumps((sys.path, agent, source))) as file, open(output, "ab") as log:
+            command = bound_command([sys.executable, "-c", _PROGRAM, str(file)])
+            self._process = subprocess.Popen(command, stderr=log, pass_fds=[file], **pipes)
+
+    def send(self, task: dict[str, Any]) -> None:
+        """Sends a task: the keyword arguments of `_play`. One at a time.
+
+        Raises:
+            EvaluatorDiedError: the process has ended.
+        """
+        self._write((json.dumps(task) + "\n").encode())
+
+    def poll(self) -> dict[str, Any] | None:
+        """Returns the answer to the task, or None while it plays.
+
+        Raises:
+            EvaluatorDiedError: the process has ended, or the task failed.
+        """
+        output = self._process.stdout
+        assert output is not None
+        while b"\n" not in self._answer:
+            if not select.select([output], [], [], 0.0)[0]:
+                return None
+            chunk = os.read(output.fileno(), _CHUNK)
+            if not chunk:
+                raise EvaluatorDiedError(self._describe_end())
+            self._answer += chunk
+        line, _, self._answer = self._answer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EvaluatorDiedError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """Ends the process; idempotent."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _write(self, data: bytes) -> None:
+        stream = self._process.stdin
+        assert stream is not None
+        try:
+            while data:
+                data = data[stream.write(data) or 0 :]
+        except OSError as error:
+            raise EvaluatorDiedError(self._describe_end()) from error
+
+    def _describe_end(self) -> str:
+        self._process.kill()
+        status = self._process.wait()
+        lines = self._output.read_text(errors="replace").splitlines()[-20:] if self._output.exists() else []
+        return "\n".join([f"the evaluator ended with status {status}; its last output ({self._output}):", *lines])
+
+
+@contextlib.contextmanager
+def _memory_file(data: bytes) -> Iterator[int]:
+    """Gives the descriptor of a file in memory with this content: a pipe would block until the process has imported jax."""
+    file = os.memfd_create("jaxsrl-evaluator")
+    try:
+        with open(file, "wb", closefd=False) as writer:
+            writer.write(data)
+        os.lseek(file, 0, os.SEEK_SET)
+        yield file
+    finally:
+        os.close(file)
+
+
+def serve() -> None:
+    """Plays the tasks of standard input until it is closed: the program of the process."""
+    os.nice(_NICE)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # the run stops the process itself
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what environments print must not mix with answers
+    with open(int(sys.argv[1]), "rb") as file:
+        sys.path[:], agent, source = cloudpickle.load(file)
+    for line in sys.stdin:
+        try:
+            answer = _play(agent, source, **json.loads(line))
+        except Exception:  # noqa: BLE001  reported to the run, which trains on
+            answer = {"error": traceback.format_exc()}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _play(
+    agent: AnyAgent, source: EnvSource, *, path: str, mode: str, episodes: int, seed: int, max_rows: int
+) -> dict[str, Any]:
+    """Returns the JSON data of an evaluation of the version in a directory."""
+    import jax
+
+    from jaxsrl.checkpoints.store import load_checkpoint
+    from jaxsrl.evaluation.evaluate import evaluate
+    from jaxsrl.training.run_state import restore_state
+
+    started = time.perf_counter()
+    arrays, _ = load_checkpoint(Path(path))
+    params = restore_state(agent, jax.random.key(0), arrays).params
+    report = evaluate(agent, params, source, episodes=episodes, seed=seed, mode=Mode(mode), max_rows=max_rows)
+    return {**report.to_json(), "seconds": time.perf_counter() - started}

@@ -1,0 +1,209 @@
+"""Evaluation while a run trains: pinned versions are played by an evaluator process, in order, without stopping the run."""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections import deque
+from typing import Any
+
+from agents.api import AnyAgent
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
+from jaxsrl.config.parts import EvalConfig
+from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
+from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
+from jaxsrl.models.store import BEST, MODELS, ModelStore
+from jaxsrl.training.active_run import ActiveRun
+from jaxsrl.training.callbacks import Callback
+
+OUTPUT = "evaluator.txt"
+_PENDING = "pending-"  # prefix of the tags of versions that wait for their evaluation
+_POLL_SECONDS = 0.1
+_MOST_FAILURES = 2
+
+
+class EvaluateWhileTraining(Callback):
+    """Pins a version at the first update at or past each multiple of `--eval.every`, and has it evaluated.
+
+    Every version is played with the same seed, so results depend on the version alone. A resumed run evaluates the versions that
+    an earlier process pinned and did not finish. The evaluator never receives what training uses, and training never waits for it
+    before its end.
+
+    Args:
+        agent: without replay around it.
+        source: of the environments of the evaluation.
+    """
+
+    def __init__(self, agent: AnyAgent, source: EnvSource) -> None:
+        self._agent, self._source = agent, source
+        self._evaluator: Evaluator | None = None
+        self._waiting: deque[_Task] = deque()
+        self._done: set[tuple[int, str]] = set()
+        self._best = -float("inf")
+        self._playing: _Task | None = None
+        self._polled = self._progressed = 0.0
+
+    def on_start(self, run: ActiveRun) -> None:
+        for evaluation in read_evaluations(run.directory):
+            self._done.add((evaluation.update, evaluation.mode))
+            if evaluation.mode == _modes(run)[0]:
+                self._best = max(self._best, evaluation.mean_return)
+        for tag, version in sorted(_store(run).tags().items(), key=lambda item: item[1]):
+            if tag.startswith(_PENDING):
+                self._enqueue(run, version)
+
+    def on_update(self, run: ActiveRun) -> None:
+        if run.is_at_multiple_of(run.config.eval.every):
+            self._pin(run)
+        now = time.monotonic()
+        if now - self._polled >= _POLL_SECONDS:
+            self._polled = now
+            self._advance(run)
+
+    def on_stop(self, run: ActiveRun, reason: str) -> None:
+        del reason
+        try:
+            if run.is_interrupted:
+                return
+            self._pin(run)
+            if self._waiting or self._playing:
+                run.log(f"waits for {len(self._waiting) + (self._playing is not None)} evaluations")
+            self._progressed = time.monotonic()
+            while (self._waiting or self._playing) and not run.is_interrupted:
+                self._advance(run)
+                if time.monotonic() - self._progressed > run.config.stall_timeout_seconds:
+                    run.log(
+                        "evaluation takes longer than --run.stall-timeout-seconds: the run ends without the rest of it"
+                    )
+                    return
+                run.wait(_POLL_SECONDS)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the evaluator process; idempotent."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None
+
+    def _pin(self, run: ActiveRun) -> None:
+        """Saves the newest version into the model store, unless it was evaluated or waits for it."""
+        version = run.num_updates
+        if all((version, mode) in self._done for mode in _modes(run)) or any(
+            task is not None and task.update == version for task in (*self._waiting, self._playing)
+        ):
+            return
+        run.save_model([f"{_PENDING}{version}"])
+        self._enqueue(run, version)
+
+    def _enqueue(self, run: ActiveRun, version: int) -> None:
+        tasks = [_Task(version, mode) for mode in _modes(run) if (version, mode) not in self._done]
+        self._waiting += tasks
+        if not tasks:
+            _unpin(run, version)
+
+    def _advance(self, run: ActiveRun) -> None:
+        """Receives the result of the version that is played, and sends the next one."""
+        try:
+            if self._playing is not None and self._evaluator is not None:
+                answer = self._evaluator.poll()
+                if answer is None:
+                    return
+                task, self._playing = self._playing, None
+                self._record(run, task, answer)
+            if self._playing is None and self._waiting:
+                self._evaluator = self._evaluator or Evaluator(self._agent, self._source, run.directory / OUTPUT)
+                self._playing = self._waiting.popleft()
+                self._evaluator.send(self._playing.to_json(run))
+        except EvaluatorDiedError as error:
+            self._retry(run, error)
+
+    def _record(self, run: ActiveRun, task: "_Task", answer: dict[str, Any]) -> None:
+        self._progressed = time.monotonic()
+        env_steps = task.update * run.config.env_steps_per_update
+        names = {field.name for field in dataclasses.fields(Evaluation)}
+        values = {name: value for name, value in answer.items() if name in names}
+        values |= {"update": task.update, "env_steps": env_steps, "frames": env_steps * run.spec.action_repeat}
+        evaluation = Evaluation(mode=task.mode, **values)
+        self._done.add((task.update, task.mode))
+        run.report_evaluation(evaluation)
+        if task.mode == _modes(run)[0]:
+            _store(run).annotate(task.update, **{"return": evaluation.mean_return})
+            if evaluation.mean_return > self._best:
+                self._best = evaluation.mean_return
+                _store(run).tag(BEST, str(task.update))
+        if all(other.update != task.update for other in self._waiting):
+            _unpin(run, task.update)
+
+    def _retry(self, run: ActiveRun, error: EvaluatorDiedError) -> None:
+        """Sends a failed version to a new process; drops it after its second failure."""
+        self.close()
+        self._progressed = time.monotonic()
+        task, self._playing = self._playing, None
+        if task is None:
+            return
+        run.log(f"evaluation of update {task.update} failed: {error}")
+        task.failures += 1
+        if task.failures < _MOST_FAILURES:
+            self._waiting.appendleft(task)
+        else:
+            run.log(f"update {task.update} is not evaluated; training continues")
+            _unpin(run, task.update)
+
+
+@dataclasses.dataclass
+class _Task:
+    """A version to evaluate in one mode."""
+
+    update: int
+    mode: str
+    failures: int = 0
+
+    def to_json(self, run: ActiveRun) -> dict[str, Any]:
+        """Returns the message to the evaluator."""
+        config, path = run.config.eval, _store(run).directory / str(self.update)
+        task = {"path": str(path), "mode": self.mode, "episodes": config.episodes, "max_rows": config.max_rows}
+        return {**task, "seed": run.config.seed}
+
+
+def evaluation_source(config: EvalConfig, source: EnvSource, env: Any) -> EnvSource:
+    """Returns the environments of evaluation.
+
+    Args:
+        config: of the evaluation.
+        source: of training.
+        env: its configuration, if it has one.
+
+    Raises:
+        UserError: `eval.env_kwargs` is no JSON object, or the environment has no configuration.
+    """
+    try:
+        changes = json.loads(config.env_kwargs)
+    except ValueError as error:
+        raise UserError(f"eval.env_kwargs must be a JSON object: got {config.env_kwargs!r} ({error})") from error
+    if not changes:
+        return source
+    if not isinstance(env, EnvConfig):
+        raise UserError(
+            "eval.env_kwargs changes the arguments of an EnvConfig: the environment of this run is a function"
+        )
+    return make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
+
+
+def _modes(run: ActiveRun) -> tuple[str, ...]:
+    mode = run.config.eval.mode
+    return ("greedy", "sample") if mode == "both" else (mode,)
+
+
+def _store(run: ActiveRun) -> ModelStore:
+    return ModelStore(run.directory / MODELS)
+
+
+def _unpin(run: ActiveRun, version: int) -> None:
+    store = _store(run)
+    with contextlib.suppress(UserError):  # a user removed the tag
+        store.untag(f"{_PENDING}{version}")
+    store.collect_garbage(run.config.checkpoint.models_to_keep)

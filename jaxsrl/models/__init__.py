@@ -1,0 +1,1 @@
+"""Versions of what a run has learned, by number and tag."""

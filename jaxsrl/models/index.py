@@ -1,0 +1,77 @@
+"""The index of a model store: tags, notes and whether it is frozen, in one JSON file that one process at a time changes."""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+from envpool_bridge.errors import UserError
+
+INDEX, LOCK = "index.json", ".lock"
+
+
+class Index(TypedDict):
+    """Contents of the file.
+
+    Attributes:
+        tags: versions by tag.
+        notes: values added to versions after they were saved, by version and name.
+        is_frozen: whether the store rejects changes.
+    """
+
+    tags: dict[str, int]
+    notes: dict[str, dict[str, Any]]
+    is_frozen: bool
+
+
+def read_index(directory: Path) -> Index:
+    """Returns the index of a store; an empty one before the first change.
+
+    Raises:
+        UserError: the file is not an index.
+    """
+    try:
+        data = json.loads((directory / INDEX).read_text())
+        return {"tags": data["tags"], "notes": data["notes"], "is_frozen": data["is_frozen"]}
+    except FileNotFoundError:
+        return {"tags": {}, "notes": {}, "is_frozen": False}
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{directory / INDEX} is no index of models ({error}): remove it, which removes all tags"
+        ) from error
+
+
+@contextlib.contextmanager
+def change_index(directory: Path, unfreezes: bool = False) -> Iterator[Index]:
+    """Gives the index to change, and writes it atomically afterwards; other processes wait meanwhile.
+
+    Args:
+        directory: of the store.
+        unfreezes: whether a frozen store may change.
+
+    Raises:
+        UserError: the store is frozen.
+    """
+    with lock_store(directory):
+        index = read_index(directory)
+        if index["is_frozen"] and not unfreezes:
+            raise UserError(f"the models in {directory} are frozen: clone them, or unfreeze them (--unfreeze)")
+        yield index
+        temporary = directory / f".{INDEX}.tmp"
+        with open(temporary, "w") as file:
+            json.dump(index, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(directory / INDEX)
+
+
+@contextlib.contextmanager
+def lock_store(directory: Path) -> Iterator[None]:
+    """Waits for the lock of a store; the kernel releases it if the process ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / LOCK, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,270 @@
+"""Versions of the learner state of a run, which other processes find by number, tag or query (SRL's parameter service)."""
+
+import contextlib
+import dataclasses
+import operator
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import read_manifest
+from jaxsrl.checkpoints.store import Arrays, CheckpointStore, load_checkpoint
+from jaxsrl.models.index import Index, change_index, lock_store, read_index
+
+MODELS = "models"
+"""Directory of a run directory with its store."""
+
+NEWEST, BEST = "newest", "best"
+_POLL_SECONDS = 0.02
+_TAG = re.compile(r"[A-Za-z][\w.:-]*")
+_CONDITION = re.compile(r"(\w+)\s*(<=|>=|<|>|=)\s*(-?[\d.]+(?:e-?\d+)?)")
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """One version.
+
+    Attributes:
+        version: updates done by then.
+        path: its directory, which has the format of a checkpoint.
+        tags: names that point to it, sorted.
+        metadata: of its checkpoint, such as `env_steps`, with the notes that were added later, such as `return`.
+    """
+
+    version: int
+    path: Path
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps trained by then."""
+        return int(self.metadata.get("env_steps", 0))
+
+
+class ModelStore:
+    """The versions in a directory. Process-safety: any number of processes read and write; each change is atomic.
+
+    A process that is killed at any moment leaves every tagged version whole. Nothing tagged is ever deleted.
+
+    Args:
+        directory: of the store; made with the first version.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._checkpoints = CheckpointStore(directory, keep=1 << 62)
+
+    def save(
+        self, version: int, arrays: Arrays, metadata: Mapping[str, Any], tags: Sequence[str] = (), **notes: Any
+    ) -> Path:
+        """Saves a version unless it is there, and tags it.
+
+        Args:
+            version: updates done.
+            arrays: learner state by name, as checkpoints hold it.
+            metadata: of the checkpoint.
+            tags: names that point to it from now on.
+            **notes: values by name; see `annotate`.
+
+        Raises:
+            UserError: the store is frozen, or a name is no tag.
+            CheckpointSaveError: it could not be written.
+        """
+        for tag in tags:
+            _validate_tag(tag)
+        with change_index(self.directory) as index:
+            if version not in self._checkpoints.steps():
+                self._checkpoints.save(version, arrays, metadata)
+            index["tags"] |= dict.fromkeys(tags, version)
+            if notes:
+                index["notes"].setdefault(str(version), {}).update(notes)
+        return self.directory / str(version)
+
+    def tag(self, name: str, query: str) -> Model:
+        """Makes a tag point to the version that a query finds.
+
+        Raises:
+            UserError: no such version, the store is frozen, or the name is no tag.
+        """
+        _validate_tag(name)
+        with change_index(self.directory) as index:
+            model = self._find(query, index)
+            index["tags"][name] = model.version
+        return dataclasses.replace(model, tags=tuple(sorted({*model.tags, name})))
+
+    def untag(self, name: str) -> None:
+        """Removes a tag; its version may then be collected.
+
+        Raises:
+            UserError: there is no such tag, or the store is frozen.
+        """
+        with change_index(self.directory) as index:
+            if name not in index["tags"]:
+                raise UserError(f"no tag {name!r} in {self.directory}: its tags are {_listed(index['tags'])}")
+            del index["tags"][name]
+
+    def annotate(self, version: int, **notes: Any) -> None:
+        """Adds values to a version, by which queries find it.
+
+        Raises:
+            UserError: no such version, or the store is frozen.
+        """
+        with change_index(self.directory) as index:
+            self._find(str(version), index)
+            index["notes"].setdefault(str(version), {}).update(notes)
+
+    def tags(self) -> dict[str, int]:
+        """Returns the versions by tag."""
+        return dict(read_index(self.directory)["tags"])
+
+    def models(self) -> list[Model]:
+        """Returns all versions, oldest first."""
+        index = read_index(self.directory)
+        return [model for version in self._checkpoints.steps() if (model := self._read(version, index)) is not None]
+
+    def find(self, query: str) -> Model:
+        """Returns a version.
+
+        Args:
+            query: a number of updates, "newest", a tag such as "best", or a condition on metadata such as "return>200",
+                of which the newest version that meets it is returned.
+
+        Raises:
+            UserError: there is none; lists the tags.
+        """
+        return self._find(query, read_index(self.directory))
+
+    def load(self, query: str) -> tuple[Model, Arrays]:
+        """Returns a version and its arrays, verified.
+
+        Raises:
+            UserError: there is none.
+            CorruptCheckpointError: it is damaged.
+        """
+        model = self.find(query)
+        arrays, _ = load_checkpoint(model.path)
+        return model, arrays
+
+    def wait_newer(self, version: int, timeout_seconds: float) -> Model | None:
+        """Waits for a version newer than `version`; returns the newest, or None after `timeout_seconds` without one."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            newest = max(self._checkpoints.steps(), default=-1)
+            if newest > version and (model := self._read(newest, read_index(self.directory))) is not None:
+                return model
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_POLL_SECONDS)
+
+    def collect_garbage(self, keep: int) -> list[int]:
+        """Deletes all versions without a tag but the newest `keep`; returns the deleted ones.
+
+        Raises:
+            UserError: the store is frozen.
+        """
+        with change_index(self.directory) as index:
+            tagged = set(index["tags"].values())
+            free = [version for version in self._checkpoints.steps() if version not in tagged]
+            collected = free[: len(free) - keep] if keep else free
+            for version in collected:
+                index["notes"].pop(str(version), None)
+            self._checkpoints.remove(*collected)
+        return collected
+
+    def clone(self, destination: Path, query: str = "") -> "ModelStore":
+        """Copies one version, or all, with their tags into a new store, and returns that.
+
+        Args:
+            destination: directory that does not exist.
+            query: of one version; "" for all.
+
+        Raises:
+            UserError: the destination exists, or no version is found.
+        """
+        if destination.exists():
+            raise UserError(f"cannot clone into {destination}: it exists; choose another directory")
+        partial = destination.with_name(f".{destination.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        with lock_store(self.directory):
+            models = [self.find(query)] if query else self.models()
+            for model in models:
+                shutil.copytree(model.path, partial / str(model.version))
+            with change_index(partial) as index:
+                for model in models:
+                    index["tags"] |= dict.fromkeys(model.tags, model.version)
+                index["notes"] = {
+                    version: notes
+                    for version, notes in read_index(self.directory)["notes"].items()
+                    if int(version) in {model.version for model in models}
+                }
+        partial.rename(destination)
+        return ModelStore(destination)
+
+    def freeze(self, is_frozen: bool = True) -> None:
+        """Makes the store reject all changes, or accept them again."""
+        with change_index(self.directory, unfreezes=True) as index:
+            index["is_frozen"] = is_frozen
+
+    def _find(self, query: str, index: Index) -> Model:
+        steps = self._checkpoints.steps()
+        number: int | None = None
+        if query in index["tags"]:
+            number = index["tags"][query]
+        elif query == NEWEST and steps:
+            number = steps[-1]
+        elif query.isdigit():
+            number = int(query)
+        elif match := _CONDITION.fullmatch(query):
+            name, comparison, value = match.groups()
+            every = [self._read(version, index) for version in reversed(steps)]
+            return self._first(
+                [model for model in every if model and _meets(model, name, comparison, float(value))], query
+            )
+        model = self._read(number, index) if number is not None and number in steps else None
+        return self._first([model] if model else [], query)
+
+    def _first(self, models: Sequence[Model], query: str) -> Model:
+        if models:
+            return models[0]
+        steps = self._checkpoints.steps()
+        if not steps:
+            raise UserError(
+                f"no model {query!r}: {self.directory} holds none; --eval.every and --checkpoint.keep-every save them"
+            )
+        raise UserError(
+            f"no model {query!r} in {self.directory}: its tags are {_listed(read_index(self.directory)['tags'])}, its "
+            f"versions {_listed(steps)}; also possible: {NEWEST!r}, or a condition such as 'return>200'"
+        )
+
+    def _read(self, version: int, index: Index) -> Model | None:
+        """Returns a version; None if another process has just deleted it."""
+        path = self.directory / str(version)
+        try:
+            metadata = read_manifest(path)["metadata"]
+        except (OSError, UserError):
+            return None
+        tags = tuple(sorted(tag for tag, target in index["tags"].items() if target == version))
+        return Model(version, path, tags, {**metadata, **index["notes"].get(str(version), {})})
+
+
+def _meets(model: Model, name: str, comparison: str, value: float) -> bool:
+    with contextlib.suppress(KeyError, TypeError):
+        return _COMPARE[comparison](model.metadata[name], value)
+    return False
+
+
+def _validate_tag(name: str) -> None:
+    if not _TAG.fullmatch(name) or name == NEWEST:
+        raise UserError(
+            f"a tag is a letter followed by letters, digits and -_.: (not {NEWEST!r}, which is always the newest): got {name!r}"
+        )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(str(name) for name in names) or "none"

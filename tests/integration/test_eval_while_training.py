@@ -1,0 +1,186 @@
+"""Evaluation while a run trains: what it records, that it changes nothing that is learned, and what interruptions leave."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+import jaxsrl
+from agents.api import Mode
+from agents.dqn import DQNConfig, make_dqn
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.errors import UserError
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.metrics.evaluations import EVALUATIONS, read_evaluations
+from jaxsrl.models.store import ModelStore
+from jaxsrl.training.run_state import restore_state
+from tests.support.run_configs import run_config
+
+SMALL = PPOConfig(num_minibatches=1, num_epochs=1)
+REPLAY = jaxsrl.ReplayConfig(capacity=256, batch_size=8, min_size=32, samples_per_insert=1.0)
+NETWORK = NetworkConfig(hidden_sizes=(4,))
+STEPS = 4 * 8
+
+
+def make_agent(name, env):
+    spec = jaxsrl.make_env(env).spec()
+    return (
+        make_ppo(SMALL, spec, NETWORK)
+        if name == "ppo"
+        else make_dqn(DQNConfig(replay=REPLAY, total_updates=9), spec, NETWORK)
+    )
+
+
+def train(directory, agent="ppo", env="CartPole-v1", updates=9, callbacks=(), **changes):
+    settings = {"num_envs": 4, "rollout_length": 8, "plan": "serial", "eval_final_episodes": 0, "seed": 3}
+    settings |= {"checkpoint_interval_updates": 2, "metrics_interval_seconds": 0.0, "pool_num_workers": 1}
+    settings |= {"eval_every": 100, "eval_episodes": 3, "max_policy_lag": 0}
+    places = {"name": "run", "directory": str(directory), "total_env_steps": updates * STEPS}
+    config = run_config(**{**places, **settings, **changes})
+    return jaxsrl.train(make_agent(agent, env), env, config, quiet=True, callbacks=callbacks)
+
+
+def assert_same_state(one, other):
+    for mine, theirs in zip(jax.tree.leaves(one.state), jax.tree.leaves(other.state), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("agent", "env", "plan"),
+    [
+        ("ppo", "CartPole-v1", "single_learner_fine"),
+        ("ppo", jaxsrl.EnvConfig("CartPole-v1", suite="jax"), "device_only"),
+        ("dqn", "CartPole-v1", "serial"),
+    ],
+    ids=["ppo with a pool", "ppo on devices", "dqn"],
+)
+def test_evaluation_changes_nothing_that_is_learned(tmp_path, agent, env, plan):
+    plain = train(tmp_path / "plain", agent, env, plan=plan, eval_every=0)
+    watched = train(tmp_path / "watched", agent, env, plan=plan)
+    assert_same_state(plain, watched)
+    evaluations = read_evaluations(watched.directory)
+    # The first updates at or past 100 and 200 env steps, and the last one.
+    assert [(each.update, each.env_steps) for each in evaluations] == [(4, 128), (7, 224), (9, 288)]
+    assert all(each.episodes == 3 and each.mode == "greedy" and each.seed == 3 for each in evaluations)
+    assert not read_evaluations(plain.directory)
+
+
+def test_records_equal_those_of_the_command(tmp_path):
+    class Seen(jaxsrl.Callback):
+        evaluations = ()
+
+        def on_evaluation(self, run, evaluation):
+            self.evaluations = (*self.evaluations, evaluation)
+
+    seen = Seen()
+    report = train(tmp_path, callbacks=[seen], eval_mode="both")
+    evaluations = read_evaluations(report.directory)
+    assert list(seen.evaluations) == evaluations
+    assert [(each.update, each.mode) for each in evaluations] == [
+        (update, mode) for update in (4, 7, 9) for mode in ("greedy", "sample")
+    ]
+    greedy = [each for each in evaluations if each.mode == "greedy"]
+    best = max(greedy, key=lambda each: each.mean_return)
+    store = ModelStore(report.directory / "models")
+    assert store.find("best").version == next(each.update for each in greedy if each.mean_return == best.mean_return)
+    assert store.find("best").metadata["return"] == best.mean_return
+    assert set(store.tags()) == {"best"}, "versions that were evaluated are no longer pinned"
+    # An agent made in Python is not rebuilt from its metadata: play the saved parameters with the same function.
+    agent = make_agent("ppo", "CartPole-v1")
+    for each in evaluations[-2:]:
+        _, arrays = store.load(str(each.update))
+        params = restore_state(agent, jax.random.key(0), arrays).params
+        mode = Mode(each.mode)
+        played = jaxsrl.evaluate_agent(agent, params, jaxsrl.make_env("CartPole-v1"), episodes=3, seed=3, mode=mode)
+        assert played.mean_return == each.mean_return
+
+
+def test_functions_are_evaluated_with_other_arguments_rejected(tmp_path):
+    def make(length=20):
+        return gymnasium.make("CartPole-v1", max_episode_steps=length)
+
+    report = train(tmp_path, env=make)
+    assert max(each.max_return for each in read_evaluations(report.directory)) <= 20
+    with pytest.raises(UserError, match="the environment of this run is a function"):
+        train(tmp_path / "other", env=make, eval_env_kwargs='{"length": 3}')
+    with pytest.raises(UserError, match="must be a JSON object"):
+        train(tmp_path / "other", eval_env_kwargs="3 4")
+
+
+def test_evaluation_may_have_other_arguments(tmp_path):
+    from experiments import ppo_cartpole
+
+    run = run_config(
+        directory=str(tmp_path), name="run", num_envs=4, rollout_length=8, total_env_steps=4 * STEPS, plan="serial",
+        eval_every=100, eval_episodes=2, eval_final_episodes=2, eval_env_kwargs='{"max_episode_steps": 5}',
+    )  # fmt: skip
+    agent = dataclasses.replace(ppo_cartpole.EXPERIMENT.agent, num_minibatches=1)
+    report = dataclasses.replace(ppo_cartpole.EXPERIMENT, run=run, agent=agent).train(quiet=True)
+    assert [each.max_return for each in read_evaluations(report.directory)] == [5.0]
+    assert report.evaluation is not None
+    assert max(report.evaluation.returns) == 5.0
+    assert load_agent(report.directory.with_name("run@best")).update == 4
+
+
+def test_failed_evaluations_do_not_end_the_run(tmp_path):
+    learner = os.getpid()
+
+    class FailsElsewhere(gymnasium.Wrapper):
+        def step(self, action):
+            if os.getpid() != learner:
+                raise ValueError("not here")
+            return super().step(action)
+
+    report = train(tmp_path, env=lambda: FailsElsewhere(gymnasium.make("CartPole-v1")))
+    assert report.num_updates == 9
+    assert not read_evaluations(report.directory)
+    log = (report.directory / "log.txt").read_text()
+    assert "ValueError: not here" in log
+    assert log.count("is not evaluated; training continues") == 3
+
+
+def test_killed_evaluator_is_started_again(tmp_path):
+    class Kills(jaxsrl.Callback):
+        def on_evaluation(self, run, evaluation):
+            if evaluation.update == 4:
+                children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+                for child in children:
+                    if b"evaluator" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        os.kill(int(child), signal.SIGKILL)
+
+    report = train(tmp_path, callbacks=[Kills()])
+    assert [each.update for each in read_evaluations(report.directory)] == [4, 7, 9]
+    assert "the evaluator ended with status -9" in (report.directory / "log.txt").read_text()
+
+
+RUN = (
+    sys.executable, "experiments/ppo_cartpole.py", "--plan", "serial", "--run.num-envs", "8", "--run.rollout-length", "16",
+    "--eval.every", "2000", "--eval.episodes", "20", "--eval.final-episodes", "0", "--checkpoint.interval-updates", "5",
+    "--run.name", "run", "--metrics.no-tensorboard",
+)  # fmt: skip
+
+
+def test_killed_run_evaluates_pinned_versions_once(tmp_path):
+    flags = ("--run.directory", str(tmp_path), "--run.total-env-steps", "12800")
+    directory = tmp_path / "run"
+    killed = subprocess.Popen([*RUN, *flags], cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300.0
+    while not list(directory.glob("models/[0-9]*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    assert list(directory.glob("models/[0-9]*"))
+    subprocess.run([*RUN, *flags], cwd=Path(__file__).parents[2], check=True, stdout=subprocess.DEVNULL, timeout=600)
+    lines = [json.loads(line) for line in (directory / EVALUATIONS).read_text().splitlines()]
+    assert [line["update"] for line in lines] == [16, 32, 47, 63, 79, 94, 100]
+    assert set(ModelStore(directory / "models").tags()) == {"best"}
