@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agents.api import AnyAgent, Mode
-from agents.catalog import fill_sizes, find_make_agent
+from agents.catalog import AGENTS, find_make_agent
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
@@ -16,8 +16,10 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl import run_plan
 from jaxsrl.cluster.learners.processes import join
+from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.while_training import evaluation_source
@@ -26,7 +28,7 @@ from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, 
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.plan.import_file import import_file
 from jaxsrl.plan.load_plan import make_plan
-from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
+from jaxsrl.population.policies import PoliciesConfig, PolicyDefaults, make_multi_policy_agent, make_own_agents
 from jaxsrl.run_directory import write_json
 from jaxsrl.training.callbacks import Callback
 
@@ -51,7 +53,7 @@ class Experiment:
         agent: configuration of an algorithm, such as `PPOConfig`; `run` sets its sizes and `total_updates`.
         network: configuration of the agent's network, or a network that its make function takes.
         run: sizes, budget, plan and directory.
-        policies: which policy acts for which agent of a multi-agent environment.
+        policies: which policy acts for which agent of a multi-agent environment, and settings of each.
         make_agent: called with (agent, spec, network); None for the algorithm whose configuration `agent` is.
     """
 
@@ -71,9 +73,9 @@ class Experiment:
         make = self.make_agent or find_make_agent(self.agent)
         source = make_env(self.env)
         spec = source.spec()
-        run = self.run
-        config = fill_sizes(self.agent, run.num_updates, run.rollout_length, run.num_envs)
-        agent = make_multi_policy_agent(spec, self.policies, lambda own: make(config, own, self.network))
+        defaults = PolicyDefaults(self.agent, self.network, make, self.run, spec.rows_per_env)
+        own_agents = make_own_agents(self.policies, defaults)
+        agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents)
         return agent, source, spec
 
     def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:
@@ -171,27 +173,96 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
 
 
 def parse_flags(
-    experiment: Experiment | MakeExperiment, flags: Sequence[str] | None = None, description: str | None = None
+    experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | None = None, description: str | None = None
 ) -> Experiment:
     """Returns the experiment with the fields changed that flags such as `--run.seed 1` and `--env.kwargs.frame_skip 4` name.
 
+    `--config FILE` changes it before the flags do. With the config.json of a run and without `--run.name`, the run directory is
+    the run's with the suffix `_again`, so that the same command never continues the run itself.
+
     Args:
-        experiment: its values are the flags' defaults. A function is called with the environment that the flags name.
+        experiment: its values are the flags' defaults. A function is called with the environment that the flags name. None for
+            the experiment of the run whose config.json the flags name.
         flags: the command line's if None.
         description: for --help.
 
     Raises:
-        UserError: a flag of a JSON object's entry has no value.
+        UserError: a flag of a JSON object's entry has no value, or the configuration file is not valid.
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     import tyro
 
-    flags = sys.argv[1:] if flags is None else flags
-    if not isinstance(experiment, Experiment):
-        experiment = experiment(_parse_env(experiment(), flags))
+    file, flags = _take_config_file(sys.argv[1:] if flags is None else flags)
+    options: dict[str, Any] = {} if file is None else _named_again(file, flags)
+    if experiment is None:
+        experiment = _restore_experiment(file)
+    elif not isinstance(experiment, Experiment):
+        default = experiment()
+        if "env" in options and file is not None:
+            default = with_file_options(default, {"env": options["env"]}, str(file.path))
+        experiment = experiment(_parse_env(default, flags))
+        options = {name: value for name, value in options.items() if name != "env"}
+    if file is not None:
+        experiment = with_file_options(experiment, options, str(file.path))
     flags = merge_json_flags(flags, experiment)
     settings = (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed)
+    description = (
+        f"{description or ''}\n\n--config FILE reads options from a run's config.json, or a .yaml or .toml file."
+    )
     return tyro.cli(type(experiment), default=experiment, args=flags, description=description, config=settings)
+
+
+def _take_config_file(flags: Sequence[str]) -> tuple[ConfigFile | None, list[str]]:
+    """Returns the file of `--config FILE`, if the flags have it, and the other flags."""
+    others, path = [], None
+    remaining = iter(flags)
+    for flag in remaining:
+        name, has_value, value = flag.partition("=")
+        if name != "--config":
+            others.append(flag)
+            continue
+        if path is not None:
+            raise UserError("expected one --config FILE, got several")
+        path = value if has_value else next(remaining, "")
+        if not path:
+            raise UserError("expected a file after --config: a run's config.json, or a .yaml or .toml file")
+    return (None if path is None else read_config_file(Path(path))), others
+
+
+def _named_again(file: ConfigFile, flags: Sequence[str]) -> dict[str, Any]:
+    """Returns the options of a file; those of a run get another name, unless the flags have one."""
+    if file.run_directory is None or any(flag.partition("=")[0] == "--run.name" for flag in flags):
+        return file.options
+    name = f"{file.run_directory.name}_again"
+    print(  # noqa: T201
+        f"options of {file.path}; trains as {name} (--run.name changes it; --run.name {file.run_directory.name} resumes)",
+        file=sys.stderr,
+    )
+    return {**file.options, "run": {**file.options["run"], "name": name}}
+
+
+def _restore_experiment(file: ConfigFile | None) -> Experiment:
+    """Returns the experiment of the run that wrote a file.
+
+    Raises:
+        UserError: no run wrote it, or parts of its experiment are functions.
+    """
+    if file is None or not file.agent_name:
+        raise UserError("expected an experiment, or --config RUN/config.json of a run, which contains its experiment")
+    saved = file.options
+    is_whole = {"env", "agent", "network", "run"} <= set(saved) and isinstance(saved["env"], dict)
+    if file.agent_name not in AGENTS or not is_whole or saved.get("make_agent"):
+        raise UserError(
+            f"{file.path}: the experiment has parts made in code, which a file does not contain: name the experiment, "
+            f"jaxsrl train EXPERIMENT --config {file.path}"
+        )
+    return Experiment(
+        env=from_json(EnvConfig, saved["env"]),
+        agent=from_json(AGENTS[file.agent_name].config, saved["agent"]),
+        network=from_json(NetworkConfig, saved["network"]),
+        run=from_json(RunConfig, saved["run"]),
+        policies=from_json(PoliciesConfig, saved.get("policies", {})),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,14 +281,15 @@ def _parse_env(default: Experiment, flags: Sequence[str]) -> EnvConfig:
 
 
 @exit_on_user_error
-def cli(experiment: Experiment | MakeExperiment, flags: Sequence[str] | None = None) -> None:
+def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | None = None) -> None:
     """Trains an experiment as flags change it: the main program of an experiment's file.
 
     Training saves before it stops. A stop signal before or after training ends the process at once, without `finally` blocks and
     handlers of atexit. Raising SystemExit instead crashes the process (status 139) if the signal interrupts a compilation.
 
     Args:
-        experiment: its values are the flags' defaults. A function is called with the environment that the flags name.
+        experiment: its values are the flags' defaults. A function is called with the environment that the flags name. None for
+            that of the configuration file.
         flags: the command line's if None.
 
     Raises:

@@ -16,6 +16,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.command import BenchCommand
+from jaxsrl.cli.commands.config import ShowConfig
 from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
 from jaxsrl.cli.commands.inspect import Inspect
@@ -25,6 +26,7 @@ from jaxsrl.cli.commands.plot import Plot
 from jaxsrl.cli.commands.results import Results
 from jaxsrl.cli.commands.runs import Runs
 from jaxsrl.cli.commands.train import Train
+from jaxsrl.cli.commands.tune import Tune
 from jaxsrl.cli.commands.view import View
 from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.machine.package_names import raise_conflict
@@ -40,6 +42,8 @@ class Command(Protocol):
 
 COMMANDS: dict[str, type[Command]] = {
     "train": Train,
+    "tune": Tune,
+    "config": ShowConfig,
     "new": New,
     "runs": Runs,
     "plot": Plot,

@@ -25,20 +25,24 @@ class Plot:
         score: score of a run when several environments are compared: the metric's last or best value, or its evaluation.
         normalize: JSON file with the values that become 0 and 1 of each environment, {"CartPole-v1": [0, 500]}; by default those of
             the worst and the best run.
+        sweep: directory of a `jaxsrl tune`, drawn instead of runs: its trials, and the importance of its options.
         json: print one JSON object instead of tables.
     """
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     x: Literal["steps", "time", "frames"] = "steps"
     metric: str = "episode/return_mean"
     out: Path = Path("plot.png")
     group_by: tuple[str, ...] = ()
     score: Literal["last", "best", "evaluation"] = "last"
     normalize: Path | None = None
+    sweep: Path | None = None
     json: bool = False
 
     def run(self) -> int:
         """Draws the comparison and prints it."""
+        if self.sweep is not None:
+            return self._draw_sweep(self.sweep)
         if not self.runs:
             raise UserError("expected at least one run directory, or directory of runs: jaxsrl plot runs")
         from jaxsrl.plots.compare_runs import compare_runs, draw_comparison
@@ -58,4 +62,19 @@ class Plot:
 
             print_comparison(comparison)
             print(f"written to {self.out}")  # noqa: T201
+        return 0
+
+    def _draw_sweep(self, directory: Path) -> int:
+        from jaxsrl.config.files import flag_name
+        from jaxsrl.tune.draw import draw_sweep
+
+        if self.runs:
+            raise UserError("--sweep draws one sweep: give runs or --sweep, not both")
+        importance = {flag_name(name): value for name, value in draw_sweep(directory, self.out).items()}
+        if self.json:
+            print(json.dumps({"importance": importance, "out": str(self.out)}))  # noqa: T201
+            return 0
+        for name, value in importance.items():
+            print(f"{value:6.1%}  {name}")  # noqa: T201
+        print(f"written to {self.out}")  # noqa: T201
         return 0

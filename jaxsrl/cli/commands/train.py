@@ -17,6 +17,7 @@ _PROGRAM = (
     f"import sys; sys.path.append({str(Path(jaxsrl.__file__).parents[1])!r}); "
     "from jaxsrl.cli.run_script import run_script; run_script(sys.argv[1], sys.argv[2:])"
 )
+_SAME_EXPERIMENT = Path(__file__).resolve().parents[1] / "same_experiment.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +25,16 @@ class Train:
     """Train an experiment, as `python experiments/NAME.py` does. Flags after it are the experiment's: NAME --help shows them.
 
     Attributes:
-        experiment: name of one in experiments/, here or of the package, or the path of a Python file.
+        experiment: name of one in experiments/, here or of the package, or the path of a Python file. With the config.json of
+            a run it may be missing: the run's experiment is trained again.
+        config: file of options, which flags override: a run's config.json, or .yaml or .toml with the nesting of the flags.
         list: show the available experiments without training.
         json: with --list: print one JSON object instead of a table.
         flags: of the experiment's command line.
     """
 
     experiment: tyro.conf.Positional[str] = ""
+    config: Path | None = None
     list: bool = False
     json: bool = False
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
@@ -40,17 +44,22 @@ class Train:
         if self.list:
             _show_experiments(self.json)
             return 0
-        if not self.experiment:
+        name, flags = self.experiment, self.flags
+        if self.config is not None:
+            if flags and not flags[0].startswith("-"):  # --config FILE EXPERIMENT
+                name, flags = flags[0], flags[1:]
+            flags = ("--config", str(self.config), *flags)
+        if not name and self.config is None:
             raise UserError(
                 "expected the name or the file of an experiment: `jaxsrl train --list` shows all experiments"
             )
-        path = find_experiment(self.experiment)
+        path = find_experiment(name) if name else _SAME_EXPERIMENT
         sys.stdout.flush()
         sys.stderr.flush()
         # This process, not one of its children, becomes the experiment: signals, exit status, terminal and the main module
         # that environment processes look classes up in are those of `python FILE`.
         # -P: no file of the working directory, `logging.py` say, may take the place of a module that jaxsrl imports.
-        os.execv(sys.executable, [sys.executable, "-P", "-c", _PROGRAM, str(path), *self.flags])
+        os.execv(sys.executable, [sys.executable, "-P", "-c", _PROGRAM, str(path), *flags])
 
 
 def _show_experiments(as_json: bool) -> None:

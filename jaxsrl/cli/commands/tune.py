@@ -1,0 +1,80 @@
+"""`jaxsrl tune`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cli.find_experiment import find_experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class Tune:
+    """Search for good values of options. Each trial is an ordinary run. The same command continues a stopped sweep.
+
+    Attributes:
+        experiment: name of one in experiments/, here or of the package, or the path of a Python file.
+        space: .toml, .yaml or .json file of ranges and choices: agent.learning_rate = {low = 1e-4, high = 1e-2, log = true}.
+        trials: number of trials of the whole sweep.
+        jobs: trials that run at the same time.
+        pruner: rule that stops bad trials early.
+        sampler: rule that chooses values: by the results so far ("tpe"), or at random.
+        reports: returns that a trial reports to the pruner, at equal distances of env steps. With --eval.every it reports each
+            evaluation, otherwise the mean return of recent training episodes.
+        directory: of the sweep, with its storage and the run directories of its trials; by default runs/tune_EXPERIMENT.
+        seed: of the sampler.
+        json: print one JSON object instead of a table.
+        flags: of the experiment, for all trials.
+    """
+
+    experiment: tyro.conf.Positional[str]
+    space: Path
+    trials: int = 20
+    jobs: int = 1
+    pruner: Literal["asha", "hyperband", "median", "none"] = "asha"
+    sampler: Literal["tpe", "random"] = "tpe"
+    reports: int = 10
+    directory: Path | None = None
+    seed: int = 0
+    json: bool = False
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def run(self) -> int:
+        """Runs the trials that are missing, prints all, and writes the best configuration."""
+        import sys
+
+        from jaxsrl.tune.report import print_results, read_results, write_best
+        from jaxsrl.tune.run_trials import run_trials
+        from jaxsrl.tune.space import read_space
+        from jaxsrl.tune.study import Sweep, import_optuna, save_sweep
+
+        if self.trials < 1 or self.jobs < 1:
+            raise UserError(f"--trials and --jobs must be at least 1: got {self.trials} and {self.jobs}")
+        import_optuna()
+        path, space = find_experiment(self.experiment), read_space(self.space)
+        entries = {name: _to_json(entry) for name, entry in space.items()}
+        sweep = Sweep(str(path), entries, self.flags, self.pruner, self.sampler, self.reports, self.seed)
+        sweep.make_experiment({name: entry.first for name, entry in space.items()}).build()
+        directory = self.directory or Path("runs") / f"tune_{path.stem}"
+        save_sweep(directory, sweep)
+
+        def show(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+        status = run_trials(directory, sweep, self.trials, self.jobs, show)
+        results = read_results(directory, sweep)
+        print_results(directory, results, self.json)
+        best = write_best(directory, results)
+        if best is not None:
+            show(f"best configuration: jaxsrl train {self.experiment} --config {best}")
+        return status
+
+
+def _to_json(entry: object) -> dict[str, object]:
+    from jaxsrl.tune.space import Choices
+
+    if isinstance(entry, Choices):
+        return {"choices": list(entry.values)}
+    return {name: value for name, value in dataclasses.asdict(entry).items() if value is not None}  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,1 @@
+"""Sweeps over hyper-parameters: each trial is an ordinary run."""

@@ -1,0 +1,142 @@
+"""Trials of a sweep as processes: started, resumed, and recorded in the study."""
+
+# pyright: reportMissingImports=false
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxsrl.machine.bound_command import bound_command
+from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
+from jaxsrl.run_directory import read_json
+from jaxsrl.tune.study import RESULT, Sweep, import_optuna, open_study, trial_name
+
+_POLL_SECONDS = 0.2
+_STOP_SECONDS = 300.0  # a run saves before it stops
+
+
+def run_trials(directory: Path, sweep: Sweep, trials: int, jobs: int, show: Callable[[str], None]) -> int:
+    """Runs a sweep until the study has `trials` trials; those that an earlier call left unfinished resume first.
+
+    A stop signal stops the trials, which save first. The same call resumes them.
+
+    Args:
+        directory: of the sweep, which `save_sweep` made.
+        sweep: its settings.
+        trials: of the whole sweep, also those of earlier calls.
+        jobs: trials at the same time.
+        show: called with each line of progress.
+
+    Returns:
+        0; 1 if a trial failed; the status of the signal after a stop signal.
+    """
+    stopped: list[str] = []
+    stop = threading.Event()
+
+    def request_stop(name: str) -> None:
+        stopped.append(name)
+        stop.set()
+
+    runner = _Runner(directory, sweep, trials, jobs, show)
+    with stop_on_signals(request_stop):
+        runner.run(stop)
+    return exit_status(stopped[0]) if stopped else int(runner.has_failed)
+
+
+class _Runner:
+    """Processes of trials. Thread-safety: one thread."""
+
+    def __init__(self, directory: Path, sweep: Sweep, trials: int, jobs: int, show: Callable[[str], None]) -> None:
+        self.has_failed = False
+        self._directory, self._trials, self._jobs, self._show = directory, trials, jobs, show
+        self._space, self._states = sweep.parse_space(), import_optuna().trial.TrialState
+        self._study: Any = open_study(directory, sweep, parallel=jobs > 1)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._unfinished: list[int] = []
+
+    def run(self, stop: threading.Event) -> None:
+        """Runs trials until all are finished or `stop` is set. No process remains."""
+        self._read_unfinished()
+        try:
+            while not stop.is_set() and (self._start_missing() or self._processes):
+                stop.wait(_POLL_SECONDS)
+                for number in [each for each, process in self._processes.items() if process.poll() is not None]:
+                    if not stop.is_set():  # a stopped trial stays unfinished
+                        self._record(number, self._processes.pop(number).returncode)
+            for process in self._processes.values():
+                process.terminate()
+            deadline = time.monotonic() + _STOP_SECONDS
+            for process in self._processes.values():
+                process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self._show(f"trials did not stop within {_STOP_SECONDS:.0f} s and were killed")
+        finally:
+            for process in self._processes.values():
+                process.kill()
+                process.wait()
+
+    def _read_unfinished(self) -> None:
+        """Finds the trials that run in the storage, but in no process."""
+        for trial in self._study.get_trials(deepcopy=False, states=(self._states.RUNNING,)):
+            if set(trial.params) != set(self._space):
+                self._study.tell(trial.number, state=self._states.FAIL)
+            elif (self._directory / trial_name(trial.number) / RESULT).exists():
+                self._record(trial.number, 0)
+            else:
+                self._unfinished.append(trial.number)
+
+    def _start_missing(self) -> bool:
+        """Starts trials until all jobs are busy or none is left; returns whether it started any."""
+        started = False
+        while len(self._processes) < self._jobs and (number := self._next_number()) is not None:
+            name = trial_name(number)
+            command = bound_command([sys.executable, "-m", "jaxsrl.tune.trial", str(self._directory), str(number)])
+            with open(self._directory / f"{name}.txt", "ab") as output:
+                # A session of its own: a terminal's Ctrl-C reaches it only through this process.
+                self._processes[number] = subprocess.Popen(
+                    command, stdout=output, stderr=output, start_new_session=True
+                )
+            started = True
+        return started
+
+    def _next_number(self) -> int | None:
+        if self._unfinished:
+            number = self._unfinished.pop(0)
+            self._show(f"{trial_name(number)} resumes")
+            return number
+        if len(self._study.get_trials(deepcopy=False)) >= self._trials:
+            return None
+        trial = self._study.ask()
+        values = {name: entry.suggest(trial, name) for name, entry in self._space.items()}
+        self._show(f"{trial_name(trial.number)} starts: {format_options(values)}")
+        return trial.number
+
+    def _record(self, number: int, status: int) -> None:
+        """Records the end of a trial in the study."""
+        path = self._directory / trial_name(number) / RESULT
+        result = read_json(path) if status == 0 and path.exists() else {"value": None}
+        if result["value"] is None:
+            self.has_failed = True
+            self._study.tell(number, state=self._states.FAIL)
+            self._show(
+                f"{trial_name(number)} failed with exit status {status}: see {self._directory / trial_name(number)}.txt"
+            )
+            return
+        if result["is_pruned"]:
+            self._study.tell(number, state=self._states.PRUNED)
+        else:
+            self._study.tell(number, result["value"])
+        verb = "was pruned" if result["is_pruned"] else "is complete"
+        self._show(f"{trial_name(number)} {verb}: return {result['value']:.1f} after {result['env_steps']:,} env steps")
+
+
+def format_options(options: dict[str, Any]) -> str:
+    """Returns options on one line, by the last parts of their names."""
+    values = {name.rpartition(".")[2]: value for name, value in options.items()}
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
+    )

@@ -1,0 +1,107 @@
+"""One trial: an ordinary run that reports returns to the study, in a process of its own."""
+
+import dataclasses
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxsrl.experiment import TrainReport
+from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
+from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
+from jaxsrl.machine.split_cpu import set_num_cpu_devices
+from jaxsrl.metrics.evaluations import Evaluation
+from jaxsrl.run_directory import write_json
+from jaxsrl.training.active_run import ActiveRun
+from jaxsrl.training.callbacks import Callback
+from jaxsrl.tune.study import RESULT, import_optuna, open_study, read_sweep, trial_name, trial_options
+
+PRUNED = "pruned"
+
+
+class ReportReturns(Callback):
+    """Reports returns to the study, and stops the run where the pruner says so.
+
+    The returns are those of evaluation with `--eval.every`, otherwise the mean of recent training episodes.
+
+    Args:
+        trial: optuna's trial.
+        every: env steps between reports.
+        reported: steps that an earlier process of the run has reported.
+    """
+
+    def __init__(self, trial: Any, every: int, reported: set[int]) -> None:
+        self._trial, self._every, self._reported = trial, every, reported
+
+    def on_update(self, run: ActiveRun) -> None:
+        if run.config.eval.every or not run.is_at_multiple_of(self._every):
+            return
+        mean = run.episodes().get("episode/return_mean")
+        if mean is not None:
+            self._report(run, run.env_steps, mean)
+
+    def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
+        if run.config.eval.mode in (evaluation.mode, "both") and (
+            evaluation.mode == "greedy" or run.config.eval.mode == "sample"
+        ):
+            self._report(run, evaluation.env_steps, evaluation.mean_return)
+
+    def _report(self, run: ActiveRun, env_steps: int, value: float) -> None:
+        step = env_steps // self._every
+        if step in self._reported or not math.isfinite(value):
+            return
+        self._reported.add(step)
+        self._trial.report(value, step)
+        if env_steps < run.config.total_env_steps and self._trial.should_prune():
+            run.stop(PRUNED)
+
+
+def train_trial(directory: Path, number: int) -> str:
+    """Trains a trial of a sweep and writes its result; returns the signal that stopped it, "" if none did.
+
+    Args:
+        directory: of the sweep.
+        number: of the trial, which the study holds with its parameters.
+    """
+    optuna, sweep = import_optuna(), read_sweep(directory)
+    study = open_study(directory, sweep)
+    stored = next(trial for trial in study.get_trials(deepcopy=False) if trial.number == number)
+    experiment = sweep.make_experiment(trial_options(sweep.parse_space(), stored.params))
+    run = dataclasses.replace(experiment.run, name=trial_name(number), directory=str(directory))
+    experiment = dataclasses.replace(experiment, run=run)
+    use_synchronous_cpu_dispatch()
+    if run.machine.num_cpu_devices:
+        set_num_cpu_devices(run.machine.num_cpu_devices)
+    every = run.eval.every or max(1, run.total_env_steps // sweep.reports)
+    trial = optuna.trial.Trial(study, stored._trial_id)
+    callback = ReportReturns(trial, every, set(stored.intermediate_values))
+    report = experiment.train(callbacks=[callback])
+    if not report.stopped_by:
+        newest = study.get_trials(deepcopy=False)[number].intermediate_values
+        write_json(directory / trial_name(number) / RESULT, _result(report, newest))
+    return report.stopped_by
+
+
+def _result(report: TrainReport, reported: dict[int, float]) -> dict[str, Any]:
+    is_pruned = report.stop_reason == PRUNED
+    value = reported[max(reported)] if reported else None
+    if report.evaluation is not None and not is_pruned:
+        value = report.evaluation.mean_return
+    return {"is_pruned": is_pruned, "value": value, "env_steps": report.env_steps}
+
+
+@exit_on_user_error
+def main() -> None:
+    """Trains the trial that the command line names by the sweep's directory and its number.
+
+    Raises:
+        SystemExit: a signal stopped the run.
+    """
+    with stop_on_signals(exit_now):
+        stopped_by = train_trial(Path(sys.argv[1]), int(sys.argv[2]))
+    if stopped_by:
+        sys.exit(exit_status(stopped_by))
+
+
+if __name__ == "__main__":
+    main()
