@@ -54,7 +54,7 @@ OPERATION = (
 )
 
 # Options that may differ when a run directory is resumed. `num_envs` and `rollout_length` are the size of an update, and may not.
-MAY_CHANGE = _PLACEMENT | OPERATION
+MAY_CHANGE = _PLACEMENT | OPERATION | {"run.init_from", "run.init_only", "run.init_optimizer"}
 _WITHOUT_PREFIX = tyro.conf.arg(prefix_name=False)  # flags of a part: --pool.num-workers, not --run.pool.num-workers
 
 
@@ -77,6 +77,10 @@ class RunConfig:
             0 waits without limit.
         stall_timeout_seconds: longest time without any progress: no step, action, gradient step or update. Then the run ends
             with an error that names what waits for what. It must exceed the longest compilation, update and checkpoint.
+        init_from: run, "RUN@TAG", or directory of a checkpoint or model, whose learner state a new run starts with. A resumed
+            run ignores it.
+        init_only: patterns of paths of the arrays to take, such as "torso/*"; all if empty.
+        init_optimizer: take the state of the optimizer too.
         max_hours: wall-clock hours of one process after which the run stops; 0 for no limit. The same command continues it.
         target_return: mean return at which the run stops: of greedy evaluation with `--eval.every`, otherwise of the last 100
             training episodes; None for no target.
@@ -104,6 +108,9 @@ class RunConfig:
     max_policy_lag: int = 1
     shutdown_timeout_seconds: float = 0.0
     stall_timeout_seconds: float = 1800.0
+    init_from: str = ""
+    init_only: tuple[str, ...] = ()
+    init_optimizer: bool = False
     max_hours: float = 0.0
     target_return: float | None = None
     plateau_env_steps: int = 0
@@ -135,6 +142,10 @@ class RunConfig:
             max_hours=self.max_hours,
             plateau_env_steps=self.plateau_env_steps,
         )
+        if (self.init_only or self.init_optimizer) and not self.init_from:
+            raise UserError(
+                "run.init_only and init_optimizer choose what to take: use --run.init-from RUN[@TAG] with them"
+            )
         if self.plateau_env_steps and not self.eval.every:
             raise UserError("run.plateau_env_steps compares evaluations: use --eval.every 100000 with it")
         if not 0.0 < self.stall_timeout_seconds <= _LONGEST_WAIT_SECONDS:

@@ -1,5 +1,6 @@
 """Checkpoints of a run: restored as far as they fit, saved, and returned to when learning diverges."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import REPLAY
 from jaxsrl.checkpoints.partial_restore import format_report
 from jaxsrl.checkpoints.schema import Form, validate_match
-from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore
+from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore, Restored
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.learner.loop import AnyLearner
@@ -19,12 +20,14 @@ from jaxsrl.training.run_state import (
     learner_that_fits,
     replay_forms,
     restore_state,
+    state_to_arrays,
     validate_learner,
     without_replay,
     without_rows,
 )
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
+from jaxsrl.training.warm_start import warm_start
 
 NOT_FINITE_BATCH = "not_finite_batch.npz"
 
@@ -49,11 +52,15 @@ class RunCheckpoints:
         """
         setup, config = self._setup, self._setup.config
         validate = None if config.checkpoint.partial_restore else self._validate_fit
-        restored = self._coordinator.restore(lambda: self._store.restore_newest(validate=validate))
+        restored = self._coordinator.restore(
+            lambda: self._store.restore_newest(validate=validate) or self._warm_start()
+        )
         if restored is None:
             setup.directory.log(f"starts: {config.num_updates} updates")
             return None
         step, arrays, metadata, problems = restored
+        if not step:
+            return arrays
         for problem in problems:
             setup.log(f"damaged checkpoint skipped: {problem}")
         setup.log(f"resumes {setup.directory.path} at update {step} of {config.num_updates}")
@@ -118,6 +125,17 @@ class RunCheckpoints:
         step, arrays, _, _ = restored
         setup.log(f"{problem}: resumes from what the checkpoint of update {step} had learned")
         learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays))
+
+    def _warm_start(self) -> Restored | None:
+        """Returns the learner state of a new run that starts with arrays of another one; None if it does not."""
+        setup = self._setup
+        if not setup.config.init_from:
+            return None
+        fresh = state_to_arrays(jax.jit(setup.agent.init)(setup.keys.init), with_replay=False)
+        mapping = setup.identity["experiment"].get("policies", {}).get("mapping", "{}")
+        arrays, report = warm_start(setup.config, fresh, set(json.loads(mapping).values()))
+        setup.log(report)
+        return 0, arrays, dict(setup.identity), []
 
     def _select(self, arrays: Arrays, metadata: Mapping[str, Any]) -> Arrays:
         """Returns the arrays of a checkpoint from which this run continues; logs what is missing."""

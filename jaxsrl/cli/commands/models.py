@@ -1,0 +1,76 @@
+"""`jaxsrl models`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from envpool_bridge.errors import UserError
+from jaxsrl.terminal.tables import print_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Models:
+    """List the models of a run, or change their tags: versions of the learner state, found by number, tag or query.
+
+    Attributes:
+        run_directory: of the run, or a directory of models.
+        query: list the model that this finds only: a tag, an update, "newest", or a condition such as "return>200".
+        tag: NAME=QUERY makes a tag point to the model that the query finds.
+        untag: name of a tag to remove.
+        clone: copy the models (or the one of --query) with their tags into this directory, which must not exist.
+        freeze: reject all changes from now on.
+        unfreeze: accept changes again.
+        collect: delete the models without a tag but this number of newest ones.
+        json: print one JSON object instead of a table.
+    """
+
+    run_directory: tyro.conf.Positional[Path]
+    query: str = ""
+    tag: str = ""
+    untag: str = ""
+    clone: Path | None = None
+    freeze: bool = False
+    unfreeze: bool = False
+    collect: int | None = None
+    json: bool = False
+
+    def run(self) -> int:
+        """Changes what is asked for, and prints the list."""
+        from jaxsrl.models.store import MODELS, ModelStore
+
+        if not self.run_directory.is_dir():
+            raise UserError(f"no run directory {self.run_directory}: expected RUN with models/ in it")
+        inside = self.run_directory / MODELS
+        store = ModelStore(inside if inside.is_dir() else self.run_directory)
+        if self.unfreeze:
+            store.freeze(False)
+        if self.tag:
+            name, equals, query = self.tag.partition("=")
+            if not equals:
+                raise UserError(f"--tag needs NAME=QUERY, such as best=12000: got {self.tag!r}")
+            store.tag(name, query)
+        if self.untag:
+            store.untag(self.untag)
+        if self.collect is not None:
+            store.collect_garbage(self.collect)
+        if self.clone is not None:
+            store.clone(self.clone, self.query)
+        if self.freeze:
+            store.freeze()
+        models = [store.find(self.query)] if self.query else store.models()
+        rows = [_row(model.version, model.env_steps, model.tags, model.metadata, model.path) for model in models]
+        print_tables({"models": rows}, self.json, f"models of {self.run_directory}")
+        return 0
+
+
+def _row(version: int, env_steps: int, tags: tuple[str, ...], metadata: Any, path: Path) -> dict[str, Any]:
+    result = metadata.get("return")
+    return {
+        "update": version,
+        "env_steps": env_steps,
+        "return": "" if result is None else result,
+        "tags": " ".join(tags),
+        "path": str(path),
+    }

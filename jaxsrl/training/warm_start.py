@@ -1,0 +1,95 @@
+"""Warm starts: a new run begins with arrays that another run has learned."""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import CorruptCheckpointError
+from jaxsrl.checkpoints.names import LEARNER
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.runs.read_checkpoint import read_saved_run
+
+_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+_MOST_SHOWN = 20
+
+
+def warm_start(config: RunConfig, fresh: Arrays, policies: Iterable[str]) -> tuple[Arrays, str]:
+    """Returns the arrays of a fresh learner state with those of another run in place of them, and a report.
+
+    The number of updates stays 0. Arrays are compared by path, shape and dtype. An array of one of several policies also fits
+    that of a run with a single policy.
+
+    Args:
+        config: names the other run, the paths to take, and whether to take the optimizer's state.
+        fresh: learner state by name.
+        policies: names of the policies of the new run; empty if one acts for all agents.
+
+    Raises:
+        UserError: there is no such run, or nothing of it fits.
+    """
+    try:
+        saved = read_saved_run(Path(config.init_from))
+    except CorruptCheckpointError as error:
+        raise UserError(f"run.init_from: damaged checkpoint {error}") from error
+    except UserError as error:
+        raise UserError(f"run.init_from: {error}") from error
+    source = {array_path(name): value for name, value in saved.arrays.items() if name.startswith(LEARNER)}
+    arrays, skipped, count = dict(fresh), list[str](), 0
+    for name, initial in fresh.items():
+        path = array_path(name)
+        if not _is_wanted(path, config):
+            continue
+        value = _lookup(source, path, policies)
+        if value is not None and (value.shape, value.dtype) == (initial.shape, initial.dtype):
+            arrays[name] = value
+            count += 1
+        else:
+            got = "it has none" if value is None else f"got {_form(value)}"
+            skipped.append(f"{path}: expected {_form(initial)}, {got}")
+    if not count:
+        listed = "\n  ".join(skipped[:_MOST_SHOWN]) or f"no path matches {', '.join(config.init_only)}"
+        raise UserError(f"run.init_from: nothing of {saved.checkpoint} fits this run:\n  {listed}")
+    return arrays, _format_report(saved.checkpoint, count, skipped)
+
+
+def array_path(name: str) -> str:
+    """Returns the path of an array by its name in a checkpoint, without the levels that flax calls "params".
+
+    Examples:
+        >>> array_path("learner.params['actor']['params']['torso']['Dense_0']['kernel']")
+        'params/actor/torso/Dense_0/kernel'
+    """
+    keys = ["".join(match) for match in _KEY.findall(name.removeprefix(LEARNER))]
+    return "/".join([*keys[:1], *(key for key in keys[1:] if key != "params")])
+
+
+def _is_wanted(path: str, config: RunConfig) -> bool:
+    part, _, rest = path.partition("/")
+    if part == "num_updates" or (part == "opt_state" and not config.init_optimizer):
+        return False
+    patterns = config.init_only or ("*",)
+    return any(fnmatchcase(rest, pattern) or fnmatchcase(rest, f"*/{pattern}") for pattern in patterns)
+
+
+def _lookup(source: Mapping[str, np.ndarray], path: str, policies: Iterable[str]) -> np.ndarray | None:
+    if path in source:
+        return source[path]
+    part, _, rest = path.partition("/")
+    policy, _, of_policy = rest.partition("/")
+    return source.get(f"{part}/{of_policy}") if policy in policies else None
+
+
+def _format_report(checkpoint: Path, count: int, skipped: list[str]) -> str:
+    more = [f"... and {len(skipped) - _MOST_SHOWN} more"] if len(skipped) > _MOST_SHOWN else []
+    head = f"starts with {count} of {count + len(skipped)} arrays of {checkpoint}" + (":" if skipped else "")
+    return "\n  ".join([head, *skipped[:_MOST_SHOWN], *more])
+
+
+def _form(array: Any) -> str:
+    return f"{array.dtype}{list(array.shape)}"
