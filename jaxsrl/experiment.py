@@ -195,21 +195,23 @@ def parse_flags(
     file, flags = _take_config_file(sys.argv[1:] if flags is None else flags)
     options: dict[str, Any] = {} if file is None else _named_again(file, flags)
     if experiment is None:
-        experiment = _restore_experiment(file)
-    elif not isinstance(experiment, Experiment):
+        value = _restore_experiment(file)
+    elif isinstance(experiment, Experiment):
+        value = experiment
+    else:
         default = experiment()
-        if "env" in options and file is not None:
+        if file is not None and "env" in options:
             default = with_file_options(default, {"env": options["env"]}, str(file.path))
-        experiment = experiment(_parse_env(default, flags))
-        options = {name: value for name, value in options.items() if name != "env"}
+        value = experiment(_parse_env(default, flags))
+        options = {name: option for name, option in options.items() if name != "env"}
     if file is not None:
-        experiment = with_file_options(experiment, options, str(file.path))
-    flags = merge_json_flags(flags, experiment)
+        value = with_file_options(value, options, str(file.path))
+    flags = merge_json_flags(flags, value)
     settings = (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed)
     description = (
         f"{description or ''}\n\n--config FILE reads options from a run's config.json, or a .yaml or .toml file."
     )
-    return tyro.cli(type(experiment), default=experiment, args=flags, description=description, config=settings)
+    return tyro.cli(type(value), default=value, args=flags, description=description, config=settings)
 
 
 def _take_config_file(flags: Sequence[str]) -> tuple[ConfigFile | None, list[str]]:
