@@ -298,6 +298,9 @@ class Agent(NamedTuple):
 
     `gradient_steps` is the same update as `update` in parts; None if the agent does not offer it. `groups` is the same update
     as independent updates of several policies (`agents.transforms.multi_policy.LearningGroup`); () for a single one.
+    `bind_replay` is for several policies of which some learn from replay, and None otherwise. It is called once with
+    (with_buffer, shapes of a batch) and returns the agent that can update: `with_buffer(agent, shapes of its own batch)` makes an
+    Agent of each ReplayAgent in it.
     """
 
     name: str
@@ -309,6 +312,7 @@ class Agent(NamedTuple):
     data: OnPolicy
     gradient_steps: GradientSteps | None = None
     groups: tuple[Any, ...] = ()
+    bind_replay: Callable[[Any, Trajectory], Any] | None = None
 
 
 class ReplayAgent(NamedTuple):

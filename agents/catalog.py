@@ -66,6 +66,11 @@ def find_make_agent(config: Any) -> Callable[..., AnyAgent]:
     raise UserError(f"no algorithm has the configuration {config!r}: expected one of {known}, or pass make_agent")
 
 
+def find_algorithm(config: Any) -> str | None:
+    """Returns the name in `AGENTS` of the algorithm whose configuration `config` is; None if there is none."""
+    return next((name for name, algorithm in AGENTS.items() if type(config) is algorithm.config), None)
+
+
 def fill_sizes(config: Any, total_updates: int, rollout_length: int, num_rows: int) -> Any:
     """Returns the configuration with those of its fields filled that the run determines.
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from agents.api import Agent, AnyAgent
+from agents.catalog import find_algorithm
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
@@ -126,7 +127,9 @@ def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
 def _identity(agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
     """Returns the metadata of checkpoints."""
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
-    return {"agent_name": agent.name, "experiment": saved, "env_spec": spec_to_dict(spec)}
+    algorithm = find_algorithm(getattr(experiment, "agent", None))
+    named = {"agent_name": agent.name} | ({"algorithm": algorithm} if algorithm else {})
+    return {**named, "experiment": saved, "env_spec": spec_to_dict(spec)}
 
 
 def _make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: Any) -> list[Callback]:

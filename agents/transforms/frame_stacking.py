@@ -71,13 +71,13 @@ def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
         return agent
     if isinstance(agent, ReplayAgent):
         return _with_stacked_samples(agent, spec)
-    stacked = with_changed_trajectories(agent, partial(_stacked_trajectory, spec.observation))
+    stacked = with_changed_trajectories(agent, partial(stacked_trajectory, spec.observation))
     return stacked._replace(act=_act_on_frames(agent, spec))
 
 
 def _with_stacked_samples(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent:
     def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
-        trajectory = _stacked_trajectory(spec.observation, sample.trajectory)
+        trajectory = stacked_trajectory(spec.observation, sample.trajectory)
         return agent.update(state, dataclasses.replace(sample, trajectory=trajectory), key)
 
     return agent._replace(act=_act_on_frames(agent, spec), update=update)
@@ -99,7 +99,8 @@ def _newest_stack(is_first: Array, leaf: LeafSpec, frames: Array) -> Array:
     return stack_frames(frames, is_first, leaf.frames)[0]
 
 
-def _stacked_trajectory(observation: SpecTree, batch: Trajectory) -> Trajectory:
+def stacked_trajectory(observation: SpecTree, batch: Trajectory) -> Trajectory:
+    """Returns a trajectory of stacks, from one of single frames with the frames before its first step."""
     steps = jax.tree.leaves(batch.action)[0].shape[0] + 1
     stacked = map_leaves(partial(_stacks, batch.is_first), observation, batch.observation)
     return dataclasses.replace(batch, observation=stacked, is_first=batch.is_first[-steps:])

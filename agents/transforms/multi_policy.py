@@ -23,6 +23,7 @@ from agents.api import (
     Mode,
     OnPolicy,
     Params,
+    ReplayAgent,
     Trajectory,
     UpdateFn,
 )
@@ -48,7 +49,7 @@ class PolicyGroup:
     name: str
     agent_indices: tuple[int, ...]
     spec: EnvSpec
-    agent: Agent
+    agent: AnyAgent
     params: Params = None
     frozen: bool = False
 
@@ -146,7 +147,27 @@ def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
         extras=extras,
         data=OnPolicy(),
         groups=learning,
+        bind_replay=partial(_bind_replay, spec, groups) if any(map(_needs_buffer, groups)) else None,
     )
+
+
+def _needs_buffer(group: PolicyGroup) -> bool:
+    return isinstance(group.agent, ReplayAgent) and not group.frozen
+
+
+def _bind_replay(
+    spec: EnvSpec, groups: Sequence[PolicyGroup], with_buffer: Callable[[Any, Trajectory], Agent], shapes: Trajectory
+) -> Agent:
+    """Implements `Agent.bind_replay`: every policy that learns from replay has a buffer of its own rows."""
+
+    def bound(number: int, group: PolicyGroup) -> PolicyGroup:
+        if not _needs_buffer(group):
+            return group
+        select = partial(_group_rows, group.agent_indices, spec.rows_per_env)
+        own = jax.eval_shape(lambda batch: _own_batch(number, group, select(batch)), shapes)
+        return dataclasses.replace(group, agent=with_buffer(group.agent, own))
+
+    return make_grouped(spec, [bound(number, group) for number, group in enumerate(groups)])
 
 
 def policy_state(state: LearnerState, name: str) -> LearnerState:
@@ -209,16 +230,17 @@ def _update(
     params, opt_state, extra = dict(state.params), dict(state.opt_state), dict(state.extra)
     metrics: Metrics = {}
     for group in groups:
-        learned, group_metrics = group.update(policy_state(state, group.name), _group_rows(group, batch), key)
+        rows = _group_rows(group.agent_indices, group.rows_per_env, batch)
+        learned, group_metrics = group.update(policy_state(state, group.name), rows, key)
         params[group.name], opt_state[group.name], extra[group.name] = learned.params, learned.opt_state, learned.extra
         metrics |= group_metrics
     return LearnerState(params, opt_state, state.num_updates + 1, extra), metrics
 
 
-def _group_rows(group: LearningGroup, batch: Trajectory) -> Trajectory:
+def _group_rows(indices: tuple[int, ...], rows_per_env: int, batch: Trajectory) -> Trajectory:
     steps = dataclasses.replace(batch, agent_state=())
-    own = jax.tree.map(partial(_select_rows, group.rows_per_env, 1, group.agent_indices), steps)
-    state = jax.tree.map(partial(_select_rows, group.rows_per_env, 0, group.agent_indices), batch.agent_state)
+    own = jax.tree.map(partial(_select_rows, rows_per_env, 1, indices), steps)
+    state = jax.tree.map(partial(_select_rows, rows_per_env, 0, indices), batch.agent_state)
     return dataclasses.replace(own, agent_state=state)
 
 
@@ -226,15 +248,22 @@ def _update_group(
     number: int, group: PolicyGroup, state: LearnerState, batch: Trajectory, key: Array
 ) -> tuple[LearnerState, Metrics]:
     """Implements `LearningGroup.update` of policy `number`."""
-    own = dataclasses.replace(
+    if isinstance(group.agent, ReplayAgent):
+        raise TypeError(f"policy {group.name!r} learns from replay and has no buffer: call Agent.bind_replay first")
+    own = _own_batch(number, group, batch)
+    learned, metrics = group.agent.update(state, own, jax.random.fold_in(key, number))
+    return learned, {f"{group.name}/{name}": value for name, value in metrics.items()}
+
+
+def _own_batch(number: int, group: PolicyGroup, batch: Trajectory) -> Trajectory:
+    """Returns rows of a policy without padding and without the extras and states of other policies."""
+    return dataclasses.replace(
         batch,
         observation=cut(group.spec.observation, batch.observation, 2),
         action=cut(group.spec.action, batch.action, 2),
         extras={name: batch.extras[name] for name in group.agent.extras},
         agent_state=batch.agent_state[number] if batch.agent_state else (),
     )
-    learned, metrics = group.agent.update(state, own, jax.random.fold_in(key, number))
-    return learned, {f"{group.name}/{name}": value for name, value in metrics.items()}
 
 
 def _select_rows(rows_per_env: int, axis: int, indices: tuple[int, ...], array: Array) -> Array:
@@ -280,6 +309,7 @@ def make_policies(
     mapping: Mapping[str, str],
     make_agent: MakeAgent,
     frozen: Mapping[str, Params] | None = None,
+    own_agents: Mapping[str, MakeAgent] | None = None,
 ) -> AnyAgent:
     """Returns an agent with a policy `make_agent(policy spec)` for each name in `mapping`; without a mapping, `make_agent(spec)`.
 
@@ -288,31 +318,29 @@ def make_policies(
         mapping: Mapping of `agent_indices`; {} for one policy.
         make_agent: Makes the algorithm of one policy.
         frozen: Parameters of policies that do not learn, by name; None for the algorithm's initial ones.
+        own_agents: Replace `make_agent` for policies with an algorithm or settings of their own, by name.
 
     Raises:
-        UserError: The mapping does not fit the environment, lacks a frozen policy, or is for agents that learn from replay.
+        UserError: The mapping does not fit the environment, or lacks a policy that is frozen or has settings of its own.
     """
+    frozen, own_agents = frozen or {}, own_agents or {}
     if not mapping:
         if frozen:
             raise UserError(f"policies {sorted(frozen)} cannot be frozen: no agent is mapped to them")
+        if own_agents:
+            raise UserError(f"policies {sorted(own_agents)} cannot have settings: no agent is mapped to them")
         return make_agent(policy_spec(spec, range(spec.rows_per_env)) if spec.agents else spec)
     if not spec.agents:
         raise UserError(
             f"{spec.env_id} has one agent: a mapping from agents to policies needs a multi-agent environment"
         )
-    frozen = frozen or {}
     indices = agent_indices(spec, mapping)
-    unknown = sorted(set(frozen) - set(indices))
-    if unknown:
-        raise UserError(f"policies {unknown} cannot be frozen: expected some of {sorted(indices)}")
+    for names, verb in ((frozen, "be frozen"), (own_agents, "have settings")):
+        if unknown := sorted(set(names) - set(indices)):
+            raise UserError(f"policies {unknown} cannot {verb}: expected some of {sorted(indices)}")
     groups: list[PolicyGroup] = []
     for name, members in indices.items():
         own = policy_spec(spec, members)
-        agent = make_agent(own)
-        if not isinstance(agent, Agent):
-            raise UserError(
-                f"policy {name!r}: {agent.name} learns from replay, which policies that are mapped to agents cannot share: "
-                f"expected an agent that learns from each trajectory once (ppo, say), or no mapping, so that one acts for all"
-            )
+        agent = own_agents.get(name, make_agent)(own)
         groups.append(PolicyGroup(name, members, own, agent, frozen.get(name), name in frozen))
     return make_grouped(spec, groups)

@@ -46,7 +46,8 @@ def read_config_file(path: Path) -> ConfigFile:
     path = path / _CONFIG if path.is_dir() else path
     data = read_mapping(path)
     if isinstance(data.get("experiment"), dict) and "agent_name" in data:
-        return ConfigFile(path, data["experiment"], data["agent_name"], path.absolute().parent)
+        name = data.get("algorithm", data["agent_name"])  # policies of several algorithms have a joint agent_name
+        return ConfigFile(path, data["experiment"], name, path.absolute().parent)
     return ConfigFile(path, nest_options(data))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 
-_FIELDS = ("env.kwargs", "policies.mapping", "policies.frozen")
+_FIELDS = ("env.kwargs", "policies.mapping", "policies.frozen", "policies.agents", "policies.networks")
 
 
 def merge_json_flags(flags: Sequence[str], experiment: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from agents.api import AnyAgent, Params
-from agents.catalog import AGENTS, fill_sizes
+from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
@@ -21,7 +21,12 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
-from jaxsrl.population.policies import PoliciesConfig, rebuild_multi_policy_agent
+from jaxsrl.population.policies import (
+    PoliciesConfig,
+    PolicyDefaults,
+    make_own_agents,
+    rebuild_multi_policy_agent,
+)
 from jaxsrl.runs.read_checkpoint import read_saved_run
 from jaxsrl.training.run_state import restore_state, state_to_arrays
 
@@ -127,7 +132,9 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
         UserError: the agent is not in the catalog, the experiment had other parts than the usual ones, or its environment is
             a function and `env` is None.
     """
-    name, saved = metadata.get("agent_name"), metadata.get("experiment", {})
+    saved = metadata.get("experiment", {})
+    # Policies of several algorithms have a joint name; the experiment's own algorithm is saved too.
+    name = metadata.get("algorithm") or metadata.get("agent_name")
     if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved) or saved.get("make_agent"):
         raise UserError(
             f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluation.evaluate.evaluate(agent, params, "
@@ -139,12 +146,10 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
             "pass it, jaxsrl.load_agent(path, env=function)"
         )
     source = make_env(from_json(EnvConfig, saved["env"]) if env is None else env)
-    run = from_json(RunConfig, saved["run"])
-    config = fill_sizes(
-        from_json(AGENTS[name].config, saved["agent"]), run.num_updates, run.rollout_length, run.num_envs
-    )
+    run, config = from_json(RunConfig, saved["run"]), from_json(AGENTS[name].config, saved["agent"])
     network = from_json(NetworkConfig, saved["network"])
     policies = from_json(PoliciesConfig, saved.get("policies", {}))
-    return rebuild_multi_policy_agent(
-        source.spec(), policies, lambda spec: AGENTS[name].make(config, spec, network)
-    ), source
+    spec = source.spec()
+    defaults = PolicyDefaults(config, network, AGENTS[name].make, run, spec.rows_per_env)
+    own_agents = make_own_agents(policies, defaults)
+    return rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents), source

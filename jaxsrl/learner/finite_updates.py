@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, Array, LearnerState, Metrics, Trajectory, UpdateFn
-from jaxsrl.replay.state import ReplayExtra
+from jaxsrl.replay.state import experience, join_extra, learned_extra
 
 SKIPPED = "learner/nonfinite_update"
 """Metric of every update: 1 if it was skipped because something in it was not finite, else 0."""
@@ -35,8 +35,7 @@ def keep_if_finite(before: LearnerState, after: LearnerState, metrics: Metrics) 
     ok = all_finite((_learned(after), losses))
     kept = jax.tree.map(lambda new, old: jnp.where(ok, new, old), _learned(after), _learned(before))
     params, opt_state, extra = kept
-    if isinstance(after.extra, ReplayExtra):
-        extra = ReplayExtra(extra, after.extra.buffer)
+    extra = join_extra(after.extra, extra, experience(after.extra))
     state = dataclasses.replace(after, params=params, opt_state=opt_state, extra=extra)
     return state, metrics | {SKIPPED: 1.0 - ok.astype(jnp.float32)}
 
@@ -55,5 +54,4 @@ def _guard(update: UpdateFn) -> UpdateFn:
 
 
 def _learned(state: LearnerState) -> tuple[Any, Any, Any]:
-    extra = state.extra.extra if isinstance(state.extra, ReplayExtra) else state.extra
-    return state.params, state.opt_state, extra
+    return state.params, state.opt_state, learned_extra(state.extra)

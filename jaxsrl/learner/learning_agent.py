@@ -1,13 +1,14 @@
 """The agent that a run trains: the chain of wrappers around an algorithm's update."""
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from agents.api import Agent, AnyAgent, ReplayAgent
-from agents.transforms.frame_stacking import with_stacked_frames
+from agents.transforms.frame_stacking import stacked_trajectory, with_stacked_frames
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
@@ -16,7 +17,7 @@ from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.plan.cost.channel_bytes import ReplayBytes
 from jaxsrl.replay.on_device import with_device_replay
 from jaxsrl.replay.schedule import steps_per_env_step
-from jaxsrl.replay.state import ReplayExtra
+from jaxsrl.replay.state import experience, holds_buffer
 
 
 def learning_agent(
@@ -35,6 +36,7 @@ def learning_agent(
     6. `jaxsrl.replay.on_device`: with replay, insertion of the trajectory, and the gradient steps that are due.
     7. `jaxsrl.learner.finite_updates`: the state before, where the new one is not finite.
 
+    Policies among several that learn from replay have step 6 within step 3, so their buffers keep stacks of frames.
     With replay on the host, `jaxsrl.learner.host_replay` takes the place of the last three. The plan `central` uses the parts of
     the update that an agent offers, after steps 1 to 4; its server has the last.
 
@@ -48,6 +50,10 @@ def learning_agent(
     Raises:
         UserError: The sizes do not fit the agent's replay.
     """
+    if isinstance(agent, Agent) and agent.bind_replay is not None:
+        slots = trajectory_shapes(agent, spec, num_rows, rollout_length)
+        batch = jax.eval_shape(partial(stacked_trajectory, spec.observation), slots)
+        agent = agent.bind_replay(with_device_replay, batch)
     agent = with_stacked_frames(agent, spec)
     if isinstance(agent, ReplayAgent):
         agent = agent if mesh is None else mesh.shard_samples(agent)
@@ -57,11 +63,13 @@ def learning_agent(
 
 def replay_bytes(agent: AnyAgent, spec: EnvSpec, num_rows: int, rollout_length: int) -> ReplayBytes:
     """Returns the sizes of the agent's replay buffer and samples; nothing is allocated. Arguments as in `learning_agent`."""
-    if not isinstance(agent, ReplayAgent):
+    if isinstance(agent, Agent) and agent.bind_replay is None:
         return ReplayBytes()
-    replay = agent.data
     state: Any = jax.eval_shape(learning_agent(agent, spec, num_rows, rollout_length).init, jax.random.key(0))
-    held = _bytes(state.extra.buffer) if isinstance(state.extra, ReplayExtra) else 0
+    held = _bytes(experience(state.extra)) if holds_buffer(state.extra) else 0
+    if isinstance(agent, Agent):
+        return ReplayBytes(held)
+    replay = agent.data
     rows = replay.config.batch_size * replay.agents_per_window
     sample = _bytes(trajectory_shapes(agent, spec, rows, replay.sequence_length))
     priorities = replay.config.batch_size * np.dtype(np.float32).itemsize

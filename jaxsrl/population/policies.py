@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,16 @@ import jax
 import numpy as np
 
 from agents.api import AnyAgent, Params
+from agents.catalog import AGENTS, fill_sizes, find_algorithm, find_make_agent
+from agents.networks.config import NetworkConfig
 from agents.transforms.multi_policy import MakeAgent, agent_indices, make_policies, policy_spec
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.store import CorruptCheckpointError, unflatten
+from jaxsrl.config.files import with_file_options
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import to_json
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
 
@@ -29,14 +34,27 @@ class PoliciesConfig:
             newest checkpoint) or a checkpoint. A run with several policies provides the one of the same name, any other run
             its only
             policy: '{"prey": "runs/prey"}'. A resumed run has them in its own checkpoint, but the path must still exist.
+        agents: JSON object from names of policies to settings that differ from the experiment's agent:
+            '{"prey": {"learning_rate": 1e-3}}'. With "algorithm", the name of one, they differ from its defaults. "network" has
+            settings of the network. In code also a mapping to configurations, {"prey": DQNConfig(...)}, which is stored as JSON.
+        networks: likewise settings that differ from the experiment's network, or a mapping to values of NetworkConfig.
     """
 
     mapping: str = "{}"
     frozen: str = "{}"
+    agents: Any = "{}"
+    networks: Any = "{}"
 
     def __post_init__(self) -> None:
         self.policy_of_agent()
         self.frozen_paths()
+        for name, convert in (("agents", _agent_to_json), ("networks", _network_to_json)):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                entries = {policy: convert(policy, config) for policy, config in value.items()}
+                object.__setattr__(self, name, json.dumps(entries))
+        self.agent_options()
+        self.network_options()
 
     def policy_of_agent(self) -> dict[str, str]:
         """Parses `mapping`. Raises UserError if it is not a JSON object of strings."""
@@ -46,34 +64,111 @@ class PoliciesConfig:
         """Parses `frozen`. Raises UserError if it is not a JSON object of strings."""
         return _strings("policies.frozen", self.frozen, '{"prey": "runs/prey"}')
 
+    def agent_options(self) -> dict[str, dict[str, Any]]:
+        """Parses `agents`. Raises UserError if it is not a JSON object of objects, or names no known algorithm."""
+        options = _objects("policies.agents", self.agents, '{"prey": {"algorithm": "dqn", "learning_rate": 1e-3}}')
+        for policy, entry in options.items():
+            algorithm = entry.get("algorithm")
+            if algorithm is not None and algorithm not in AGENTS:
+                raise UserError(
+                    f"policy {policy!r}: unknown algorithm {algorithm!r}: expected one of {', '.join(AGENTS)}"
+                )
+        return options
 
-def make_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
+    def network_options(self) -> dict[str, dict[str, Any]]:
+        """Parses `networks`. Raises UserError if it is not a JSON object of objects."""
+        return _objects("policies.networks", self.networks, '{"prey": {"hidden_sizes": [64]}}')
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyDefaults:
+    """Experiment's settings, which those of a policy replace.
+
+    Attributes:
+        agent: configuration of the algorithm.
+        network: configuration of the network.
+        make: called with (agent, spec, network).
+        run: its sizes fill fields of the agent.
+        rows_per_env: agents of an environment.
+    """
+
+    agent: Any
+    network: Any
+    make: Callable[..., AnyAgent]
+    run: RunConfig
+    rows_per_env: int
+
+    def make_agent(self, spec: EnvSpec) -> AnyAgent:
+        """Returns the agent for the rows of one policy."""
+        run = self.run
+        num_rows = run.num_envs * spec.rows_per_env // self.rows_per_env
+        config = fill_sizes(self.agent, run.num_updates, run.rollout_length, num_rows)
+        return self.make(config, spec, self.network)
+
+
+def make_own_agents(policies: PoliciesConfig, defaults: PolicyDefaults) -> dict[str, MakeAgent]:
+    """Returns the constructors of the policies that have settings of their own.
+
+    Raises:
+        UserError: a setting is unknown, or its value has another type.
+    """
+    agents, networks = policies.agent_options(), policies.network_options()
+    makers: dict[str, MakeAgent] = {}
+    for policy in sorted({*agents, *networks}):
+        options, own = dict(agents.get(policy, {})), defaults
+        network = {**options.pop("network", {}), **networks.get(policy, {})}
+        algorithm = options.pop("algorithm", None)
+        if algorithm is not None:
+            own = dataclasses.replace(own, agent=AGENTS[algorithm].config(), make=AGENTS[algorithm].make)
+        agent = with_file_options(own.agent, options, f"policies.agents.{policy}") if options else own.agent
+        if network:
+            base = own.network if isinstance(own.network, NetworkConfig) else NetworkConfig()
+            own = dataclasses.replace(own, network=with_file_options(base, network, f"policies.networks.{policy}"))
+        makers[policy] = dataclasses.replace(own, agent=agent).make_agent
+    return makers
+
+
+def make_multi_policy_agent(
+    spec: EnvSpec,
+    policies: PoliciesConfig,
+    make_agent: MakeAgent,
+    own_agents: Mapping[str, MakeAgent] | None = None,
+) -> AnyAgent:
     """Returns the agent of an experiment: `make_agent` once per policy, with parameters of another run for frozen ones.
 
     Args:
         spec: spec of the environments' rows.
         policies: mapping of policies to agents.
         make_agent: makes the algorithm of one policy from the spec of its rows.
+        own_agents: from `make_own_agents`.
 
     Raises:
         UserError: an agent without a policy, a pattern without an agent, or a frozen policy without an agent.
         UserError: parameters that are missing, damaged, or of another network.
     """
     mapping, paths = policies.policy_of_agent(), policies.frozen_paths()
-    agent = make_policies(spec, mapping, make_agent, dict.fromkeys(paths))  # validates the mapping before reading files
+    agent = make_policies(
+        spec, mapping, make_agent, dict.fromkeys(paths), own_agents
+    )  # validates the mapping before reading files
     if not paths:
         return agent
     places = agent_indices(spec, mapping)
     frozen: dict[str, Params] = {}
     for name, path in paths.items():
-        template = make_agent(policy_spec(spec, places[name]))
+        template = (own_agents or {}).get(name, make_agent)(policy_spec(spec, places[name]))
         frozen[name] = load_policy_params(template, name, Path(path))
-    return make_policies(spec, mapping, make_agent, frozen)
+    return make_policies(spec, mapping, make_agent, frozen, own_agents)
 
 
-def rebuild_multi_policy_agent(spec: EnvSpec, policies: PoliciesConfig, make_agent: MakeAgent) -> AnyAgent:
+def rebuild_multi_policy_agent(
+    spec: EnvSpec,
+    policies: PoliciesConfig,
+    make_agent: MakeAgent,
+    own_agents: Mapping[str, MakeAgent] | None = None,
+) -> AnyAgent:
     """Returns the agent of `make_multi_policy_agent` for parameters of the run's own checkpoint; frozen ones are not loaded."""
-    return make_policies(spec, policies.policy_of_agent(), make_agent, dict.fromkeys(policies.frozen_paths()))
+    frozen = dict.fromkeys(policies.frozen_paths())
+    return make_policies(spec, policies.policy_of_agent(), make_agent, frozen, own_agents)
 
 
 def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
@@ -116,12 +211,47 @@ def _policy_names(metadata: Mapping[str, Any]) -> list[str]:
     return sorted(set(PoliciesConfig(**saved).policy_of_agent().values()))
 
 
+def _agent_to_json(policy: str, config: Any) -> dict[str, Any]:
+    if isinstance(config, Mapping):
+        return to_json(config)
+    find_make_agent(config)  # rejects what is no algorithm's
+    options = {"algorithm": find_algorithm(config), **to_json(config)}
+    _validate_is_data(policy, config, options)
+    return options
+
+
+def _network_to_json(policy: str, config: Any) -> dict[str, Any]:
+    if isinstance(config, Mapping):
+        return to_json(config)
+    if not isinstance(config, NetworkConfig):
+        raise UserError(f"policies.networks: expected a NetworkConfig for policy {policy!r}, got {config!r}")
+    _validate_is_data(policy, config, to_json(config))
+    return to_json(config)
+
+
+def _validate_is_data(policy: str, config: Any, options: Mapping[str, Any]) -> None:
+    """Raises a UserError if a configuration contains a function, which JSON would lose."""
+    options = {name: value for name, value in options.items() if name != "algorithm"}
+    if with_file_options(type(config)(), json.loads(json.dumps(options)), f"policy {policy!r}") != config:
+        raise UserError(
+            f"policy {policy!r}: the configuration has parts that are not data, such as a function: {config!r}"
+        )
+
+
 def _strings(name: str, text: str, example: str) -> dict[str, str]:
-    expected = f"{name} must be a JSON object of strings, such as {example}"
+    return _parse(name, text, str, "strings", example)
+
+
+def _objects(name: str, text: str, example: str) -> dict[str, dict[str, Any]]:
+    return _parse(name, text, dict, "objects", example)
+
+
+def _parse(name: str, text: str, kind: type[Any], kinds: str, example: str) -> dict[str, Any]:
+    expected = f"{name} must be a JSON object of {kinds}, such as {example}"
     try:
         names = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, TypeError) as error:
         raise UserError(f"{expected}: got {text!r} ({error})") from error
-    if not isinstance(names, dict) or not all(isinstance(value, str) for value in names.values()):
+    if not isinstance(names, dict) or not all(isinstance(value, kind) for value in names.values()):
         raise UserError(f"{expected}: got {text!r}")
     return names

@@ -47,7 +47,7 @@ class Buffer:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ReplayExtra:
-    """`LearnerState.extra` of an agent with replay.
+    """`LearnerState.extra` of an agent with replay, or of such a policy among several.
 
     Attributes:
         extra: the agent's own.
@@ -58,9 +58,41 @@ class ReplayExtra:
     buffer: Buffer
 
 
+def holds_buffer(extra: Any) -> bool:
+    """Returns whether `LearnerState.extra` has experience: of the agent, or of one of several policies."""
+    return any(map(_is_replay, _parts(extra)[0]))
+
+
+def experience(extra: Any) -> Any:
+    """Returns the buffer in `LearnerState.extra`; with several policies, a dict by their names with () for other policies."""
+    parts, tree = _parts(extra)
+    return tree.unflatten([part.buffer if _is_replay(part) else () for part in parts])
+
+
+def learned_extra(extra: Any) -> Any:
+    """Returns `LearnerState.extra` without experience."""
+    parts, tree = _parts(extra)
+    return tree.unflatten([part.extra if _is_replay(part) else part for part in parts])
+
+
+def join_extra(template: Any, learned: Any, buffers: Any) -> Any:
+    """Returns `LearnerState.extra` from its parts.
+
+    Args:
+        template: extra of the same structure; its values do not count.
+        learned: from `learned_extra`.
+        buffers: from `experience`.
+    """
+    parts, tree = _parts(template)
+    if not any(map(_is_replay, parts)):
+        return learned
+    pairs = zip(parts, tree.flatten_up_to(learned), tree.flatten_up_to(buffers), strict=True)
+    return tree.unflatten([ReplayExtra(own, buffer) if _is_replay(part) else own for part, own, buffer in pairs])
+
+
 def inner_state(state: LearnerState) -> LearnerState:
-    """Returns the learner state without replay."""
-    return dataclasses.replace(state, extra=state.extra.extra)
+    """Returns the learner state without experience."""
+    return dataclasses.replace(state, extra=learned_extra(state.extra))
 
 
 def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerState:
@@ -71,12 +103,15 @@ def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerS
         rows: sharding of the steps.
         replicated: sharding of everything else.
     """
-    shardings = jax.tree.map(lambda _: replicated, state)
-    if not isinstance(state.extra, ReplayExtra):
-        return shardings
-    buffer = state.extra.buffer
-    stored = dataclasses.replace(shardings.extra.buffer, storage=jax.tree.map(lambda _: rows, buffer.storage))
-    return dataclasses.replace(shardings, extra=dataclasses.replace(shardings.extra, buffer=stored))
+
+    def shard(part: Any) -> Any:
+        shardings = jax.tree.map(lambda _: replicated, part)
+        if not _is_replay(part):
+            return shardings
+        stored = dataclasses.replace(shardings.buffer, storage=jax.tree.map(lambda _: rows, part.buffer.storage))
+        return dataclasses.replace(shardings, buffer=stored)
+
+    return jax.tree.map(shard, state, is_leaf=_is_replay)
 
 
 def replace_learned(state: LearnerState, learned: LearnerState) -> LearnerState:
@@ -86,7 +121,13 @@ def replace_learned(state: LearnerState, learned: LearnerState) -> LearnerState:
         state: of any agent.
         learned: of the same agent, with or without experience.
     """
-    extra = learned.extra.extra if isinstance(learned.extra, ReplayExtra) else learned.extra
-    if isinstance(state.extra, ReplayExtra):
-        extra = ReplayExtra(extra, state.extra.buffer)
+    extra = join_extra(state.extra, learned_extra(learned.extra), experience(state.extra))
     return LearnerState(learned.params, learned.opt_state, state.num_updates, extra)
+
+
+def _is_replay(part: Any) -> bool:
+    return isinstance(part, ReplayExtra)
+
+
+def _parts(extra: Any) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(extra, is_leaf=_is_replay)

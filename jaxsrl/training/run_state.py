@@ -18,7 +18,7 @@ from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.client import buffer_shapes
-from jaxsrl.replay.state import ReplayExtra
+from jaxsrl.replay.state import experience, holds_buffer, inner_state, join_extra
 
 _DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.checkpoint_rows`
 _STEPS = "steps"
@@ -105,11 +105,8 @@ def from_arrays(
 
 def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
     """Returns the learner state by name; experience, if it holds any and `with_replay`, under a name of its own."""
-    if not isinstance(state.extra, ReplayExtra):
-        return flatten(jax.device_get(state), LEARNER)
-    learner = dataclasses.replace(state, extra=state.extra.extra)
-    kept = buffer_to_arrays(state.extra.buffer) if with_replay else {}
-    return flatten(jax.device_get(learner), LEARNER) | kept
+    kept = buffer_to_arrays(experience(state.extra)) if with_replay and holds_buffer(state.extra) else {}
+    return flatten(jax.device_get(inner_state(state)), LEARNER) | kept
 
 
 def rows_fit(arrays: Arrays, agent: AnyAgent, num_rows: int, spec: EnvSpec) -> bool:
@@ -152,9 +149,7 @@ def validate_learner(agent: AnyAgent, key: jax.Array, checkpoint: Mapping[str, F
     Raises:
         UserError: the arrays are of another network or algorithm.
     """
-    template = jax.eval_shape(agent.init, key)
-    if isinstance(template.extra, ReplayExtra):
-        template = dataclasses.replace(template, extra=template.extra.extra)
+    template = inner_state(jax.eval_shape(agent.init, key))
     validate_match(leaf_forms(template, LEARNER), checkpoint, LEARNER)
 
 
@@ -169,7 +164,7 @@ def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[st
     if isinstance(agent, ReplayAgent):
         return leaf_forms(buffer_shapes(agent.data, shapes), REPLAY)
     extra: Any = jax.eval_shape(agent.init, key).extra
-    return leaf_forms(extra.buffer, REPLAY) if isinstance(extra, ReplayExtra) else {}
+    return leaf_forms(experience(extra), REPLAY) if holds_buffer(extra) else {}
 
 
 def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
@@ -181,12 +176,14 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
         UserError: the arrays are of another network or algorithm.
     """
     template = jax.eval_shape(agent.init, key)
-    if not isinstance(template.extra, ReplayExtra):
-        return unflatten(_zeros(template), arrays, LEARNER)
-    learner = _zeros(dataclasses.replace(template, extra=template.extra.extra))
-    state: LearnerState = unflatten(learner, arrays, LEARNER)
-    kept = restore_buffer(template.extra.buffer, arrays) if holds_replay(arrays) else None
-    return dataclasses.replace(state, extra=ReplayExtra(state.extra, kept or jax.jit(agent.init)(key).extra.buffer))
+    state: LearnerState = unflatten(_zeros(inner_state(template)), arrays, LEARNER)
+    if not holds_buffer(template.extra):
+        return state
+    if holds_replay(arrays):
+        kept = restore_buffer(experience(template.extra), arrays)
+    else:
+        kept = experience(jax.jit(agent.init)(key).extra)
+    return dataclasses.replace(state, extra=join_extra(template.extra, state.extra, kept))
 
 
 def restore_buffer(template: Any, arrays: Arrays) -> Any:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from agents.api import AnyAgent, Replay, ReplayAgent
+from agents.api import Agent, AnyAgent, Replay, ReplayAgent
 from envpool_bridge.errors import UserError
 from jaxsrl.plan.fragment import (
     Carries,
@@ -25,11 +25,15 @@ ReplayMemory = Literal["device", "host"]
 def plan_with_replay(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> Plan:
     """Returns the plan with a replay fragment between environments and learner if the agent learns from replay.
 
-    A plan that places its own replay fragment keeps it; other plans get one in the memory `memory`.
+    A plan that places its own replay fragment keeps it; other plans get one in the memory `memory`. Buffers of several policies
+    are part of the learner's state, and the plan stays as it is.
 
     Raises:
         UserError: the plan and the agent disagree on whether there is replay, or the plan has no place for it.
     """
+    if isinstance(agent, Agent) and agent.bind_replay is not None:
+        _validate_policies(plan, agent, memory)
+        return plan
     if not isinstance(agent, ReplayAgent):
         if plan.replay is not None:
             raise UserError(
@@ -88,15 +92,33 @@ def _validate(plan: Plan, replay: Replay) -> None:
         raise UserError(
             f"{where} is on the host, but {plan.environments.name} are on devices: use --replay.memory device"
         )
-    trajectories = plan.channel(Carries.TRAJECTORIES)
-    if trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST:
-        raise UserError(
-            f"{where} keeps the steps of a row one after another, so that no trajectory may be missing between two: use "
-            f"--learner.when-full block"
-        )
+    _validate_nothing_dropped(plan, where)
     channel = plan.channel(Carries.PRIORITIES)
     if channel is not None and channel.max_lag != replay.config.priority_delay:
         raise UserError(
             f"{where}: priorities may be {channel.max_lag} gradient steps late, but --agent.replay.priority-delay is "
             f"{replay.config.priority_delay}: give both the same number"
+        )
+
+
+def _validate_policies(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> None:
+    where = f"plan {plan.name}: agent {agent.name} has policies that learn from replay"
+    if memory != "device" or plan.replay is not None:
+        raise UserError(
+            f"{where}, whose buffers are on the learner's devices: use --replay.memory device and another --plan"
+        )
+    if plan.parameter_server is not None:
+        raise UserError(f"{where}, which replicas of a parameter server do not have: use another --plan")
+    trajectories = plan.channel(Carries.TRAJECTORIES)
+    if trajectories is not None and trajectories.reuses > 1:
+        raise UserError(f"{where}, which take each trajectory once: use --learner.sample-reuse 1")
+    _validate_nothing_dropped(plan, where)
+
+
+def _validate_nothing_dropped(plan: Plan, where: str) -> None:
+    trajectories = plan.channel(Carries.TRAJECTORIES)
+    if trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST:
+        raise UserError(
+            f"{where}: a buffer keeps the steps of a row one after another, so that no trajectory may be missing between two: use "
+            f"--learner.when-full block"
         )

@@ -1,0 +1,98 @@
+"""Settings of policies: typed, as JSON, from flags, with algorithms of their own."""
+
+import dataclasses
+import json
+
+import pytest
+
+from agents.api import Agent, ReplayAgent, ReplayConfig
+from agents.dqn import DQNConfig
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.population.policies import PoliciesConfig, PolicyDefaults, make_multi_policy_agent, make_own_agents
+
+OBSERVATION = ArraySpec((3,), "float32")
+AGENTS = tuple(AgentSpec(name, OBSERVATION, DiscreteSpec(2)) for name in ("a", "b"))
+SPEC = EnvSpec("e", OBSERVATION, DiscreteSpec(2), agents=AGENTS)
+MAPPING = '{"a": "one", "b": "two"}'
+DQN = DQNConfig(learning_rate=0.25, replay=ReplayConfig(capacity=77, min_size=7))
+
+
+def defaults():
+    return PolicyDefaults(PPOConfig(learning_rate=0.5), NetworkConfig(), make_ppo, RunConfig(num_envs=8), 2)
+
+
+def seen(policies):
+    """Returns what the constructor of each policy with settings is called with, by the policy's name."""
+    calls = {}
+
+    def watch(name):
+        def make(config, spec, network):
+            calls[name] = (config, network)
+            return make_ppo(PPOConfig(), spec, NetworkConfig())
+
+        return make
+
+    for name, maker in make_own_agents(policies, defaults()).items():
+        dataclasses.replace(maker.__self__, make=watch(name)).make_agent(SPEC)
+    return calls
+
+
+def test_typed_settings_equal_json_settings():
+    network = NetworkConfig(hidden_sizes=(5,))
+    typed = PoliciesConfig(MAPPING, agents={"two": DQN}, networks={"two": network})
+    text = {"algorithm": "dqn", "learning_rate": 0.25, "replay": {"capacity": 77, "min_size": 7}}
+    for policies in (
+        typed,
+        PoliciesConfig(**json.loads(json.dumps(dataclasses.asdict(typed)))),
+        PoliciesConfig(MAPPING, agents=json.dumps({"two": {**text, "network": {"hidden_sizes": [5]}}})),
+    ):
+        calls = seen(policies)
+        assert list(calls) == ["two"]
+        config, used = calls["two"]
+        assert (config.learning_rate, config.replay, used) == (0.25, DQN.replay, network)
+        assert type(config) is DQNConfig
+
+
+def test_settings_without_algorithm_change_the_experiments():
+    config, network = seen(PoliciesConfig(MAPPING, agents='{"one": {"discount": 0.75}}'))["one"]
+    assert (config.learning_rate, config.discount) == (0.5, 0.75)
+    assert network == NetworkConfig()
+
+
+def build(**settings):
+    policies = PoliciesConfig(**settings)
+    return make_multi_policy_agent(SPEC, policies, defaults().make_agent, make_own_agents(policies, defaults()))
+
+
+def test_policies_mix_algorithms():
+    agent = build(mapping=MAPPING, agents={"two": DQN})
+    assert isinstance(agent, Agent)
+    assert not isinstance(agent, ReplayAgent)
+    assert agent.name == "ppo+dqn"
+    assert agent.bind_replay is not None
+    assert [group.name for group in agent.groups] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"agents": '{"two": {"algorithm": "dqm"}}'}, "unknown algorithm 'dqm': expected one of .*dqn"),
+        ({"agents": '{"two": 3}'}, "policies.agents must be a JSON object of objects"),
+        (
+            {"agents": '{"three": {"discount": 0.5}}'},
+            r"policies \['three'\] cannot have settings: expected some of \['one', 'two'\]",
+        ),
+        ({"agents": '{"two": {"learning_rat": 0.5}}'}, "unknown option learning_rat: did you mean learning_rate"),
+        ({"agents": '{"two": {"discount": "high"}}'}, "discount"),
+        ({"agents": {"two": 3}}, "no algorithm has the configuration 3"),
+        ({"networks": {"two": 3}}, "expected a NetworkConfig for policy 'two', got 3"),
+        ({"mapping": "{}", "agents": '{"two": {"discount": 0.5}}'}, "cannot have settings: no agent is mapped to them"),
+    ],
+)
+def test_invalid_settings_are_rejected(settings, message):
+    with pytest.raises(UserError, match=message):
+        build(**{"mapping": MAPPING, **settings})
