@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import read_manifest
+from jaxsrl.checkpoints.manifest import CorruptCheckpointError, read_manifest
 from jaxsrl.checkpoints.store import Arrays, CheckpointStore, load_checkpoint
 from jaxsrl.models.index import Index, change_index, lock_store, read_index
 
@@ -147,9 +147,15 @@ class ModelStore:
             UserError: there is none.
             CorruptCheckpointError: it is damaged.
         """
-        model = self.find(query)
-        arrays, _ = load_checkpoint(model.path)
-        return model, arrays
+        while True:
+            model = self.find(query)
+            try:
+                arrays, _ = load_checkpoint(model.path)
+            except (OSError, UserError, CorruptCheckpointError):
+                if model.path.exists():
+                    raise
+                continue  # another process deleted it meanwhile: the query finds another version, or none
+            return model, arrays
 
     def wait_newer(self, version: int, timeout_seconds: float) -> Model | None:
         """Waits for a version newer than `version`; returns the newest, or None after `timeout_seconds` without one."""
@@ -171,7 +177,7 @@ class ModelStore:
         with change_index(self.directory) as index:
             tagged = set(index["tags"].values())
             free = [version for version in self._checkpoints.steps() if version not in tagged]
-            collected = free[: len(free) - keep] if keep else free
+            collected = free[: max(0, len(free) - keep)]
             for version in collected:
                 index["notes"].pop(str(version), None)
             self._checkpoints.remove(*collected)

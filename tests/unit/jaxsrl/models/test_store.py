@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.models.store import ModelStore
 from jaxsrl.runs.read_checkpoint import read_saved_run, resolve_model
 
@@ -77,6 +78,23 @@ def test_collection_keeps_what_is_tagged_and_the_newest(store):
     assert [model.version for model in store.models()] == [1]
     with pytest.raises(UserError, match="no tag 'a'"):
         store.untag("a")
+
+
+def test_collection_keeps_all_if_there_are_fewer(store):
+    assert store.collect_garbage(keep=4) == []
+    assert [model.version for model in store.models()] == [1, 2, 3]
+
+
+def test_load_repeats_a_query_whose_version_was_deleted(store, monkeypatch):
+    def delete_then_load(path):
+        monkeypatch.undo()
+        store.collect_garbage(keep=0)
+        save(store, 7)
+        return load_checkpoint(path)
+
+    monkeypatch.setattr("jaxsrl.models.store.load_checkpoint", delete_then_load)
+    model, arrays = store.load("newest")
+    assert (model.version, int(arrays["learner.num_updates"])) == (7, 7)
 
 
 def test_frozen_stores_reject_changes(store):
