@@ -20,6 +20,7 @@ from jaxsrl.cli.commands.config import ShowConfig
 from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
 from jaxsrl.cli.commands.inspect import Inspect
+from jaxsrl.cli.commands.models import Models
 from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
 from jaxsrl.cli.commands.plot import Plot
@@ -51,6 +52,7 @@ COMMANDS: dict[str, type[Command]] = {
     "view": View,
     "evaluate": Evaluate,
     "inspect": Inspect,
+    "models": Models,
     "plan": ShowPlan,
     "bench": BenchCommand,
     "doctor": Doctor,
