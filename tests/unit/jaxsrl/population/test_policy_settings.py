@@ -25,23 +25,16 @@ def defaults():
     return PolicyDefaults(PPOConfig(learning_rate=0.5), NetworkConfig(), make_ppo, RunConfig(num_envs=8), 2)
 
 
-def seen(policies):
-    """Returns what the constructor of each policy with settings is called with, by the policy's name."""
+def seen(monkeypatch, policies):
+    """Returns (configuration, network) of each policy with settings, by its name."""
     calls = {}
-
-    def watch(name):
-        def make(config, spec, network):
-            calls[name] = (config, network)
-            return make_ppo(PPOConfig(), spec, NetworkConfig())
-
-        return make
-
+    monkeypatch.setattr(PolicyDefaults, "make_agent", lambda own, name: calls.update({name: (own.agent, own.network)}))
     for name, maker in make_own_agents(policies, defaults()).items():
-        dataclasses.replace(maker.__self__, make=watch(name)).make_agent(SPEC)
+        maker(name)  # pyright: ignore[reportArgumentType]
     return calls
 
 
-def test_typed_settings_equal_json_settings():
+def test_typed_settings_equal_json_settings(monkeypatch):
     network = NetworkConfig(hidden_sizes=(5,))
     typed = PoliciesConfig(MAPPING, agents={"two": DQN}, networks={"two": network})
     text = {"algorithm": "dqn", "learning_rate": 0.25, "replay": {"capacity": 77, "min_size": 7}}
@@ -50,15 +43,15 @@ def test_typed_settings_equal_json_settings():
         PoliciesConfig(**json.loads(json.dumps(dataclasses.asdict(typed)))),
         PoliciesConfig(MAPPING, agents=json.dumps({"two": {**text, "network": {"hidden_sizes": [5]}}})),
     ):
-        calls = seen(policies)
+        calls = seen(monkeypatch, policies)
         assert list(calls) == ["two"]
         config, used = calls["two"]
         assert (config.learning_rate, config.replay, used) == (0.25, DQN.replay, network)
         assert type(config) is DQNConfig
 
 
-def test_settings_without_algorithm_change_the_experiments():
-    config, network = seen(PoliciesConfig(MAPPING, agents='{"one": {"discount": 0.75}}'))["one"]
+def test_settings_without_algorithm_change_the_experiments(monkeypatch):
+    config, network = seen(monkeypatch, PoliciesConfig(MAPPING, agents='{"one": {"discount": 0.75}}'))["one"]
     assert (config.learning_rate, config.discount) == (0.5, 0.75)
     assert network == NetworkConfig()
 
