@@ -110,5 +110,6 @@ def measure_importance(directory: Path, sweep: Sweep, results: list[TrialResult]
             )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.simplefilter("ignore", UserWarning)  # few trials
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
