@@ -8,6 +8,7 @@ and an environment; `jaxsrl.evaluation.load_agent` decides what may be made from
 """
 
 import contextlib
+import functools
 import importlib.metadata
 import itertools
 import os
@@ -136,7 +137,7 @@ class CheckpointStore:
             "step": step,
             "files": {name: file_sha256(temporary / name) for name in list_files(temporary)},
             "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
-            "versions": {name: importlib.metadata.version(name) for name in WRITTEN_BY},
+            "versions": dict(_read_versions()),
             "metadata": dict(metadata),
         }
         with open(temporary / MANIFEST, "w") as file:
@@ -220,6 +221,11 @@ def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arr
     if validate is not None:
         validate(schema)
     return _read_arrays(path, schema), manifest["metadata"]
+
+
+@functools.cache  # 20 ms of searching for packages
+def _read_versions() -> tuple[tuple[str, str], ...]:
+    return tuple((name, importlib.metadata.version(name)) for name in WRITTEN_BY)
 
 
 def _make_checkpointer() -> ocp.Checkpointer:
