@@ -116,3 +116,11 @@ def test_replay_of_policies_outside_devices_is_rejected(tmp_path):
     with pytest.raises(UserError, match="--learner.when-full block"):
         train(tmp_path, MIXED, plan="single_learner_fine", learner_when_full="drop_oldest", max_policy_lag=1)
     assert not list(tmp_path.glob("run/checkpoints/*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["dedicated_environments", "single_learner_fine"])
+def test_own_algorithms_on_two_devices_match_one(tmp_path, plan):
+    one = train(tmp_path / "one", MIXED)
+    two = train(tmp_path / "two", MIXED, plan=plan, learner_num_devices=2, pool_num_workers=1)
+    assert_same(one.state.params, two.state.params, rtol=1e-4, atol=1e-6)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import pytest
 
 from agents.api import Agent, ReplayAgent, ReplayConfig
@@ -11,7 +12,9 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.learner.learning_agent import learning_agent
 from jaxsrl.population.policies import PoliciesConfig, PolicyDefaults, make_multi_policy_agent, make_own_agents
 
 OBSERVATION = ArraySpec((3,), "float32")
@@ -89,3 +92,18 @@ def test_policies_mix_algorithms():
 def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(UserError, match=message):
         build(**{"mapping": MAPPING, **settings})
+
+
+def test_buffers_hold_stacks_of_own_rows():
+    frames = ArraySpec((2, 3), "float32", frames=2)
+    agents = tuple(AgentSpec(name, frames, DiscreteSpec(2)) for name in ("a", "b"))
+    spec = EnvSpec("e", frames, DiscreteSpec(2), agents=agents)
+    policies = PoliciesConfig(MAPPING, agents={"two": DQN})
+    agent = make_multi_policy_agent(spec, policies, defaults().make_agent, make_own_agents(policies, defaults()))
+    bound = learning_agent(agent, spec, 8, 4)
+    state = jax.eval_shape(bound.init, jax.random.key(0))
+    assert state.extra["one"] == ()
+    assert state.extra["two"].buffer.storage.observation.shape[1:] == (4, 2, 3)  # rows of "b", stacks
+    after, metrics = jax.eval_shape(bound.update, state, trajectory_shapes(bound, spec, 8, 4), jax.random.key(0))
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert "two/replay/size" in metrics
