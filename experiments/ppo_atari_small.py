@@ -5,7 +5,7 @@ An update costs about a sixth of that with 84 x 84 pixels. Actions are sticky (M
 
 from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
-from jaxsrl import EnvConfig, EvaluationConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
@@ -23,7 +23,7 @@ EXPERIMENT = Experiment(
         rollout_length=128,
         total_env_steps=3_000_000,
         max_policy_lag=0,
-        evaluation=EvaluationConfig(episodes=10),
+        eval=EvalConfig(final_episodes=10),
     ),
 )
 

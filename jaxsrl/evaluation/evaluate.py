@@ -15,7 +15,7 @@ from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from envpool_bridge.spec.specs import EnvSpec, num_frames
 from envpool_bridge.spec.tree import take
-from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, make_act, row_keys
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.devices import on_device
@@ -84,6 +84,7 @@ def evaluate(
     seed: int = 0,
     mode: Mode = Mode.GREEDY,
     max_rows: int = 32,
+    act: ActOnRows | None = None,
 ) -> EvaluationReport:
     """Plays `episodes` whole episodes.
 
@@ -97,6 +98,7 @@ def evaluate(
         seed: seed of environments and actions; independent of training's seeds.
         mode: greedy or sampled actions.
         max_rows: environments in parallel.
+        act: from `make_evaluation_act` with the same arguments, which several calls share; None compiles one.
 
     Raises:
         UserError: `episodes` or `max_rows` is less than 1, or `seed` negative.
@@ -106,6 +108,7 @@ def evaluate(
             raise UserError(f"{name} must be at least {least}: got {value}")
     use_synchronous_cpu_dispatch()
     params = _on_one_device(params)
+    act = act or make_evaluation_act(agent, make_env, mode)
     source = _for_evaluation(as_source(make_env))
     spec = source.spec()
     num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))
@@ -113,10 +116,16 @@ def evaluate(
     wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
     rows = source.make_rows(range(num_rows), _evaluation_seed(seed), False)
     try:
-        finished = _play(_Player(with_stacked_frames(agent, spec), params, spec, seed, mode, num_rows), rows, wanted)
+        player = _Player(with_stacked_frames(agent, spec), act, params, spec, seed, num_rows)
+        finished = _play(player, rows, wanted)
     finally:
         rows.close()
     return _report(spec, finished, episodes, seed, mode)
+
+
+def make_evaluation_act(agent: AnyAgent, make_env: AnyEnv, mode: Mode) -> ActOnRows:
+    """Returns the jitted function that plays the evaluations of one agent, environment and mode."""
+    return make_act(with_stacked_frames(agent, _for_evaluation(as_source(make_env)).spec()), mode)
 
 
 def _on_one_device(params: Params) -> Params:
@@ -158,13 +167,15 @@ def _report(
 class _Player:
     """Policy and environments stepped in turn, in a slot of this process's memory."""
 
-    def __init__(self, agent: AnyAgent, params: Params, spec: EnvSpec, seed: int, mode: Mode, num_rows: int) -> None:
+    def __init__(
+        self, agent: AnyAgent, act: ActOnRows, params: Params, spec: EnvSpec, seed: int, num_rows: int
+    ) -> None:
         # More steps than a stack of frames, so that the end of the slot can be copied to its start.
         self.length = max(16, num_frames(spec))
         layout = agent_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent)
         self._access, (self.slot,) = SlotAccess(layout), allocate_slots(layout)
         self._agent_state = agent.initial_agent_state(num_rows)
-        self._act, self._params = make_act(agent, mode), params
+        self._act, self._params = act, params
         self._keys = row_keys(jax.random.key(_evaluation_seed(seed)), range(num_rows))
         self._step = 0
 

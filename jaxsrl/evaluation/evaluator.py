@@ -122,12 +122,13 @@ def serve() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # the run stops the process itself
     answers = os.fdopen(os.dup(1), "w")
+    acts: dict[str, Any] = {}  # by mode; compiled once for all versions
     os.dup2(2, 1)  # what environments print must not mix with answers
     with open(int(sys.argv[1]), "rb") as file:
         sys.path[:], agent, source = cloudpickle.load(file)
     for line in sys.stdin:
         try:
-            answer = _play(agent, source, **json.loads(line))
+            answer = _play(agent, source, acts, **json.loads(line))
         except Exception:  # noqa: BLE001  reported to the run, which trains on
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
@@ -135,17 +136,28 @@ def serve() -> None:
 
 
 def _play(
-    agent: AnyAgent, source: EnvSource, *, path: str, mode: str, episodes: int, seed: int, max_rows: int
+    agent: AnyAgent,
+    source: EnvSource,
+    acts: dict[str, Any],
+    *,
+    path: str,
+    mode: str,
+    episodes: int,
+    seed: int,
+    max_rows: int,
 ) -> dict[str, Any]:
     """Returns the JSON data of an evaluation of the version in a directory."""
     import jax
 
     from jaxsrl.checkpoints.store import load_checkpoint
-    from jaxsrl.evaluation.evaluate import evaluate
+    from jaxsrl.evaluation.evaluate import evaluate, make_evaluation_act
     from jaxsrl.training.run_state import restore_state
 
     started = time.perf_counter()
     arrays, _ = load_checkpoint(Path(path))
     params = restore_state(agent, jax.random.key(0), arrays).params
-    report = evaluate(agent, params, source, episodes=episodes, seed=seed, mode=Mode(mode), max_rows=max_rows)
+    if mode not in acts:
+        acts[mode] = make_evaluation_act(agent, source, Mode(mode))
+    options: dict[str, Any] = {"episodes": episodes, "seed": seed, "mode": Mode(mode), "max_rows": max_rows}
+    report = evaluate(agent, params, source, **options, act=acts[mode])
     return {**report.to_json(), "seconds": time.perf_counter() - started}

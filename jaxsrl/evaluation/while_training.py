@@ -5,6 +5,7 @@ import dataclasses
 import json
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from agents.api import AnyAgent
@@ -12,6 +13,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.config.parts import EvalConfig
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
@@ -47,13 +49,20 @@ class EvaluateWhileTraining(Callback):
         self._polled = self._progressed = 0.0
 
     def on_start(self, run: ActiveRun) -> None:
+        pinned = _pinned_versions(run.directory)
         for evaluation in read_evaluations(run.directory):
             self._done.add((evaluation.update, evaluation.mode))
-            if evaluation.mode == _modes(run)[0]:
-                self._best = max(self._best, evaluation.mean_return)
-        for tag, version in sorted(_store(run).tags().items(), key=lambda item: item[1]):
-            if tag.startswith(_PENDING):
-                self._enqueue(run, version)
+            self._publish(run, evaluation, must_write=evaluation.update in pinned)
+        for version in pinned:
+            self._enqueue(run, version)
+        # A process that was killed right after its checkpoint has not pinned the version of that.
+        if run.num_updates and run.is_at_multiple_of(run.config.eval.every):
+            self._pin(run)
+
+    def has_work(self, config: RunConfig, directory: Path) -> bool:
+        done = {(evaluation.update, evaluation.mode) for evaluation in read_evaluations(directory)}
+        versions = {*_pinned_versions(directory), config.num_updates}
+        return any((version, mode) not in done for version in versions for mode in _modes(config))
 
     def on_update(self, run: ActiveRun) -> None:
         if run.is_at_multiple_of(run.config.eval.every):
@@ -92,7 +101,7 @@ class EvaluateWhileTraining(Callback):
     def _pin(self, run: ActiveRun) -> None:
         """Saves the newest version into the model store, unless it was evaluated or waits for it."""
         version = run.num_updates
-        if all((version, mode) in self._done for mode in _modes(run)) or any(
+        if all((version, mode) in self._done for mode in _modes(run.config)) or any(
             task is not None and task.update == version for task in (*self._waiting, self._playing)
         ):
             return
@@ -100,7 +109,7 @@ class EvaluateWhileTraining(Callback):
         self._enqueue(run, version)
 
     def _enqueue(self, run: ActiveRun, version: int) -> None:
-        tasks = [_Task(version, mode) for mode in _modes(run) if (version, mode) not in self._done]
+        tasks = [_Task(version, mode) for mode in _modes(run.config) if (version, mode) not in self._done]
         self._waiting += tasks
         if not tasks:
             _unpin(run, version)
@@ -130,11 +139,22 @@ class EvaluateWhileTraining(Callback):
         evaluation = Evaluation(mode=task.mode, **values)
         self._done.add((task.update, task.mode))
         run.report_evaluation(evaluation)
-        if task.mode == _modes(run)[0]:
-            _store(run).annotate(task.update, **{"return": evaluation.mean_return})
-            if evaluation.mean_return > self._best:
-                self._best = evaluation.mean_return
-                _store(run).tag(BEST, str(task.update))
+        self._publish(run, evaluation, must_write=True)
+        self._release(run, task)
+
+    def _publish(self, run: ActiveRun, evaluation: Evaluation, must_write: bool) -> None:
+        """Notes a return at its version, and moves the tag of the best one; a killed process may have done neither."""
+        if evaluation.mode != _modes(run.config)[0]:
+            return
+        if must_write:
+            _store(run).annotate(evaluation.update, **{"return": evaluation.mean_return})
+        if evaluation.mean_return > self._best:
+            self._best = evaluation.mean_return
+            if must_write:
+                _store(run).tag(BEST, str(evaluation.update))
+
+    def _release(self, run: ActiveRun, task: "_Task") -> None:
+        """Unpins the version of a finished task, unless another mode still needs it."""
         if all(other.update != task.update for other in self._waiting):
             _unpin(run, task.update)
 
@@ -151,7 +171,7 @@ class EvaluateWhileTraining(Callback):
             self._waiting.appendleft(task)
         else:
             run.log(f"update {task.update} is not evaluated; training continues")
-            _unpin(run, task.update)
+            self._release(run, task)
 
 
 @dataclasses.dataclass
@@ -193,9 +213,15 @@ def evaluation_source(config: EvalConfig, source: EnvSource, env: Any) -> EnvSou
     return make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
 
 
-def _modes(run: ActiveRun) -> tuple[str, ...]:
-    mode = run.config.eval.mode
+def _modes(config: RunConfig) -> tuple[str, ...]:
+    mode = config.eval.mode
     return ("greedy", "sample") if mode == "both" else (mode,)
+
+
+def _pinned_versions(directory: Path) -> list[int]:
+    """Returns the versions of a run directory that wait for their evaluation, oldest first."""
+    tags = ModelStore(directory / MODELS).tags()
+    return sorted(version for tag, version in tags.items() if tag.startswith(_PENDING))
 
 
 def _store(run: ActiveRun) -> ModelStore:

@@ -122,7 +122,7 @@ def _measure(experiment: Experiment, config: RunConfig, expected: float, seconds
             total_env_steps=updates * config.env_steps_per_update,
             metrics=dataclasses.replace(config.metrics, interval_seconds=1.0),
             checkpoint=dataclasses.replace(config.checkpoint, interval_updates=0),
-            evaluation=dataclasses.replace(config.eval, episodes=0),
+            eval=dataclasses.replace(config.eval, every=0, final_episodes=0),
         )
         report = dataclasses.replace(experiment, run=config).train(quiet=True)
         records = read_steady_records(report.directory / "metrics.jsonl")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.metrics.episodes import Episode
 from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.training.active_run import ActiveRun
@@ -37,6 +38,11 @@ class Callback:
             run: the run.
             reason: "complete", the name of a signal, or the argument of `run.stop`.
         """
+
+    def has_work(self, config: RunConfig, directory: Path) -> bool:
+        """Returns whether a run whose updates are complete starts again, because an earlier process ended too soon."""
+        del config, directory
+        return False
 
     def close(self) -> None:
         """Frees what the callback holds; runs once at the end, also after an error."""

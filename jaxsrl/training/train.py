@@ -72,7 +72,7 @@ class TrainingLoop:
         setup, config, trainable = self._setup, self._setup.config, self._trainable
         first = trainable.restore_or_init(self._checkpoints.restore())
         setup.directory.record(setup.identity, plan_to_json(setup.plan))
-        if first >= config.num_updates:
+        if first >= config.num_updates and not self._has_work():
             setup.directory.log("already complete")
             return self._report(first, 0.0)
         setup.directory.add_provenance(read_provenance())
@@ -102,6 +102,11 @@ class TrainingLoop:
             self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
             self._write_record()
         return self._report(learner.num_updates, time.perf_counter() - started)
+
+    def _has_work(self) -> bool:
+        """Returns whether a callback needs a run whose updates are complete; all processes call it together."""
+        path = self._setup.directory.path
+        return self._coordinator.decide(any(each.has_work(self._setup.config, path) for each in self._callbacks))
 
     def after_update(self, learner: AnyLearner) -> None:
         """Rolls back where learning diverged; saves, calls callbacks, sends metrics and writes a record where one is due."""
