@@ -87,6 +87,9 @@ def _health(health: dict[str, Any]) -> dict[str, str]:
     for name in ("last_return", "best_return", "evaluated_return"):
         if health[name] is not None:
             rows[name.replace("_", " ")] = f"{health[name]:,.2f}"
+    if (best := health["best_evaluation"]) is not None:
+        place = f"update {best['update']:,}, {best['env_steps']:,} env steps, {best['mode']}"
+        rows["best evaluation"] = f"{best['mean_return']:,.2f} of {health['num_evaluations']} ({place})"
     rows["newest good checkpoint"] = "none" if health["newest_good"] is None else f"update {health['newest_good']:,}"
     for checkpoint in health["checkpoints"]:
         verified = (

@@ -22,10 +22,11 @@ class ConsoleSink:
     Args:
         facts: constants of the run.
         returns: mean returns of the records of earlier processes; the curve continues from them.
+        evaluations: of earlier processes.
     """
 
-    def __init__(self, facts: RunInfo, returns: Sequence[float] = ()) -> None:
-        self._state = initial_state(facts, returns)
+    def __init__(self, facts: RunInfo, returns: Sequence[float] = (), evaluations: Sequence[Evaluation] = ()) -> None:
+        self._state = initial_state(facts, returns, evaluations)
         self._since = time.monotonic()
         self._live: Live | None = None
         if sys.stdout.isatty():

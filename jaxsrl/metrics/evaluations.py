@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
+from jaxsrl.metrics.record_file import ELAPSED, UPDATE, RecordFile
 from jaxsrl.metrics.sinks import drop_torn_line
 
 EVALUATIONS = "evaluations.jsonl"
@@ -64,14 +66,35 @@ def append_evaluation(directory: Path, evaluation: Evaluation) -> None:
 
 
 def read_evaluations(directory: Path) -> list[Evaluation]:
-    """Returns the evaluations of a run, in the order of its file; a partial last line is skipped."""
+    """Returns the evaluations of a run, in the order of its file; lines that are no evaluations are skipped."""
     path = directory / EVALUATIONS
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [Evaluation(**_known(json.loads(line))) for line in lines]
+    parsed = [_parse(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    return [evaluation for evaluation in parsed if evaluation is not None]
 
 
-def _known(data: Mapping[str, Any]) -> dict[str, Any]:
+def evaluation_columns(evaluations: Sequence[Evaluation], records: RecordFile) -> dict[str, np.ndarray]:
+    """Returns the curves of evaluations by name, oldest version first: float64, NaN where a version has no such value.
+
+    Args:
+        evaluations: of a run.
+        records: of the same run; they give `elapsed_seconds` at the env steps of a version.
+    """
+    rows: dict[int, dict[str, float]] = {}
+    for each in sorted(evaluations, key=lambda each: each.update):
+        places = {UPDATE: float(each.update), "env_steps": float(each.env_steps), "frames": float(each.frames)}
+        rows.setdefault(each.update, places).update(each.metrics())
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    columns = {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names}
+    if rows and records.num_rows:
+        columns[ELAPSED] = np.interp(columns["env_steps"], records.columns["env_steps"], records.columns[ELAPSED])
+    return columns
+
+
+def _parse(line: bytes) -> Evaluation | None:
     names = {field.name for field in dataclasses.fields(Evaluation)}
-    return {name: value for name, value in data.items() if name in names}
+    try:
+        return Evaluation(**{name: value for name, value in json.loads(line).items() if name in names})
+    except (ValueError, TypeError, AttributeError):
+        return None

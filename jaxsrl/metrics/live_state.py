@@ -45,8 +45,9 @@ class RunState:
         best_return: largest mean so far; None before the first episode.
         recent: (wall seconds, env steps) of the newest records of this process, oldest first.
         checkpoint_at: wall seconds of the first record with the newest checkpoint; None if this process has saved none.
-        evaluation: newest evaluation while training; None before the first.
-        best_evaluation: that of the highest mean return in its mode; None before the first.
+        evaluation: newest evaluation in the mode of the first one, which is greedy if both are played; None before it.
+        best_evaluation: that of the highest mean return; None before the first.
+        evaluation_curve: mean returns of the last evaluations, oldest first.
     """
 
     facts: RunInfo
@@ -57,6 +58,7 @@ class RunState:
     checkpoint_at: float | None = None
     evaluation: Evaluation | None = None
     best_evaluation: Evaluation | None = None
+    evaluation_curve: tuple[float, ...] = ()
 
     @property
     def values(self) -> dict[str, float]:
@@ -74,14 +76,17 @@ class RunState:
         return min(1.0, self.env_steps / max(1, self.facts.total_env_steps))
 
 
-def initial_state(facts: RunInfo, returns: Sequence[float] = ()) -> RunState:
+def initial_state(facts: RunInfo, returns: Sequence[float] = (), evaluations: Sequence[Evaluation] = ()) -> RunState:
     """Returns the state of a run before the first record of this process.
 
     Args:
         facts: constants of the run.
         returns: mean returns of the records of earlier processes, oldest first; the curve continues from them.
+        evaluations: of earlier processes.
     """
     state = RunState(facts)
+    for evaluation in evaluations:
+        state = with_evaluation(state, evaluation)
     for value in returns:
         state = _with_return(state, value)
     return state
@@ -109,11 +114,14 @@ def with_record(state: RunState, record: Record) -> RunState:
 
 
 def with_evaluation(state: RunState, evaluation: Evaluation) -> RunState:
-    """Returns the state after one more evaluation."""
+    """Returns the state after one more evaluation; those of a second mode are not shown."""
     best = state.best_evaluation
-    if best is None or (best.mode == evaluation.mode and evaluation.mean_return > best.mean_return):
+    if best is not None and best.mode != evaluation.mode:
+        return state
+    if best is None or evaluation.mean_return > best.mean_return:
         best = evaluation
-    return dataclasses.replace(state, evaluation=evaluation, best_evaluation=best)
+    curve = (*state.evaluation_curve, evaluation.mean_return)[-CURVE_POINTS:]
+    return dataclasses.replace(state, evaluation=evaluation, best_evaluation=best, evaluation_curve=curve)
 
 
 def _with_return(state: RunState, value: float) -> RunState:

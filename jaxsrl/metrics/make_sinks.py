@@ -6,6 +6,7 @@ from pathlib import Path
 from envpool_bridge.errors import UserError
 from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.console import ConsoleSink
+from jaxsrl.metrics.evaluations import read_evaluations
 from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.record_file import read_returns
 from jaxsrl.metrics.sinks import JsonlSink, MetricsSink, Sinks
@@ -41,7 +42,7 @@ def make_sinks(
         if not quiet:
             # Read before the file grows: the curve of a resumed run continues.
             returns = read_returns(directory / RECORDS, facts.first_update) if facts.first_update else []
-            sinks.append(ConsoleSink(facts, returns))
+            sinks.append(ConsoleSink(facts, returns, read_evaluations(directory)))
         sinks.append(JsonlSink(directory / RECORDS))
         if options.tensorboard:
             sinks.append(TensorBoardSink(directory / TENSORBOARD))

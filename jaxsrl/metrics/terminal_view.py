@@ -82,9 +82,11 @@ class _Page:
         newest, best = self._state.evaluation, self._state.best_evaluation
         if newest is None or best is None:
             return
-        value = (format_number(newest.mean_return), "bold")
-        where = f" {newest.mode}, at {newest.env_steps:,} env steps; best {format_number(best.mean_return)}"
-        yield self._row("evaluation", value, (where, _FAINT))
+        value = format_number(newest.mean_return)
+        where = f"  best {format_number(best.mean_return)}; {newest.mode}, at {newest.env_steps:,} env steps  "
+        room = max(0, self._width - _LABEL - len(value) - len(where))
+        curve = sparkline(self._state.evaluation_curve, min(room, 40), self._unicode)
+        yield self._row("evaluation", (value, "bold"), (where, _FAINT), (curve, _BUSY))
 
     def _returns(self) -> Iterator[Text]:
         state, values = self._state, self._values

@@ -2,16 +2,19 @@
 
 import dataclasses
 import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.metrics.evaluations import evaluation_columns, read_evaluations
 from jaxsrl.metrics.record_file import ELAPSED, RecordFile
 from jaxsrl.run_directory import CONFIG, read_json
 from jaxsrl.runs.summary import RECORDS, find_runs
 
+Columns = Mapping[str, Sequence[float] | np.ndarray]
 XAxis = Literal["steps", "time", "frames"]
 COLUMNS: dict[XAxis, str] = {"steps": "env_steps", "time": ELAPSED, "frames": "frames"}
 
@@ -61,8 +64,9 @@ def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve
         for run in runs:
             records = RecordFile(run / RECORDS)
             records.refresh()
-            names |= set(records.columns) if records.num_rows else set()
-            curve = _curve(run, records, x, metric)
+            columns: Columns = evaluation_columns(read_evaluations(run), records)
+            names |= {*columns, *records.columns} if records.num_rows else set()
+            curve = _curve(run, columns if metric in columns else records.columns, x, metric)
             if curve is None:
                 skipped.append(f"{run} is skipped: it has no {metric if records.num_rows else 'records yet'}")
             else:
@@ -74,10 +78,10 @@ def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve
     return list(curves.values()), skipped
 
 
-def _curve(run: Path, records: RecordFile, x: XAxis, metric: str) -> RunCurve | None:
-    if metric not in records.columns or COLUMNS[x] not in records.columns:
+def _curve(run: Path, columns: Columns, x: XAxis, metric: str) -> RunCurve | None:
+    if metric not in columns or COLUMNS[x] not in columns:
         return None
-    places, values = np.array(records.columns[COLUMNS[x]]), np.array(records.columns[metric])
+    places, values = np.array(columns[COLUMNS[x]]), np.array(columns[metric])
     known = np.isfinite(places) & np.isfinite(values)
     if not known.any():
         return None

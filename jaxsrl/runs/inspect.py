@@ -14,6 +14,7 @@ from jaxsrl.checkpoints.manifest import MANIFEST, read_manifest, verify_files
 from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.schema import validate_manifest
 from jaxsrl.checkpoints.store import load_checkpoint
+from jaxsrl.metrics.evaluations import read_evaluations
 from jaxsrl.run_directory import CONFIG, read_json
 from jaxsrl.runs.checkpoint_health import WHOLE, checkpoint_health, list_quarantine
 from jaxsrl.runs.summary import checkpoint_steps, is_run, summarize
@@ -141,7 +142,8 @@ def _health(run: Path) -> dict[str, Any]:
     summary = summarize(run)
     checkpoints = [_verify(run / "checkpoints" / str(step)) for step in reversed(checkpoint_steps(run))]
     good = next((one["update"] for one in checkpoints if one["health"] == WHOLE), None)
-    evaluation = _json(run / "eval.json")
+    evaluation, evaluations = _json(run / "eval.json"), read_evaluations(run)
+    best = max(evaluations, key=lambda each: (each.mode == evaluations[0].mode, each.mean_return), default=None)
     return {
         "state": summary.state,
         "update": summary.update,
@@ -155,6 +157,8 @@ def _health(run: Path) -> dict[str, Any]:
         "checkpoints": checkpoints,
         "quarantine": list_quarantine(run),
         "evaluated_return": evaluation.get("mean_return"),
+        "num_evaluations": len(evaluations),
+        "best_evaluation": None if best is None else dataclasses.asdict(best),
     }
 
 

@@ -73,7 +73,7 @@ class _Page:
             run = self._runs.get(name)
             if run is not None:
                 run.records.refresh(_BYTES_PER_RESPONSE)
-                rows[name] = run.records.since(cursor)
+                rows[name] = run.rows_since(cursor)
         return JSONResponse(rows)
 
     def checkpoints(self, run: RunFiles, request: Request) -> Response:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from jaxsrl.metrics.evaluations import evaluation_columns, read_evaluations
 from jaxsrl.metrics.record_file import ELAPSED, SPEED, RecordFile
 from jaxsrl.plan.drawing.svg import plan_as_svg
 from jaxsrl.plan.plan import plan_from_json
@@ -54,6 +55,15 @@ class RunFiles:
                 "unreadable": [name for name in (CONFIG, PLAN, "eval.json") if self._is_unreadable(name)],
             }
         )
+
+    def rows_since(self, cursor: str) -> dict[str, Any]:
+        """Returns the records after those of an earlier answer, and all evaluations as columns; None for what is not finite."""
+        columns = evaluation_columns(read_evaluations(self.path), self.records)
+        evaluations = {
+            name: [value if math.isfinite(value) else None for value in column.tolist()]
+            for name, column in columns.items()
+        }
+        return {**self.records.since(cursor), "evaluations": evaluations}
 
     def plan_svg(self) -> str | None:
         """Returns the drawing of the plan; None without a plan that this version can read."""

@@ -53,7 +53,8 @@ export class Chart {
     resizes.observe(this.element);
   }
 
-  // lines: [{name, color, dashed, points}]; x: a key of X_AXES; range: [from, to] or null; resumed: [x, ...].
+  // lines: [{name, color, dashed, isExtra, points}], the extra ones beside those of runs; x: a key of X_AXES;
+  // range: [from, to] or null; resumed: [x, ...].
   update(data) {
     this.data = data;
     this.invalidate();
@@ -88,7 +89,8 @@ export class Chart {
           0,
         ),
       );
-    say(this.now, lines.length === 1 ? measured(this.lastOf(this.shown[0].points)) : "");
+    const runs = this.shown.filter((line) => !line.isExtra);
+    say(this.now, runs.length === 1 ? measured(this.lastOf(runs[0].points)) : "");
     this.drawing.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     if (!xs) {
       this.domain = null;

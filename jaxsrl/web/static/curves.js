@@ -4,7 +4,7 @@ import { choose, read } from "./address.js";
 import { Chart } from "./chart.js";
 import { h, say, segmented } from "./dom.js";
 import { measured } from "./format.js";
-import { grouped, describeMetric, RETURN } from "./metrics.js";
+import { grouped, describeMetric, EVALUATED, RETURN } from "./metrics.js";
 import { points, X_AXES } from "./scales.js";
 
 const NO_RECORDS = "No records yet: the first one follows the first update.";
@@ -86,6 +86,7 @@ export function dataOf(store, names, metric) {
       points: points(store.recordsOf(name), metric, axis),
     }))
     .filter((line) => line.points.some((point) => point !== null));
+  if (metric === RETURN) lines.push(...evaluated(store, names, axis));
   const only = names.length === 1 ? store.recordsOf(names[0]) : null;
   const steps = only?.columns.env_steps ?? [],
     xs = only?.columns[X_AXES[axis].column] ?? [];
@@ -107,6 +108,19 @@ export function dataOf(store, names, metric) {
     range: from === "" ? null : [Number(from), Number(to)],
     resumed,
   };
+}
+
+// The returns of evaluation while training: a second line of each run that has some.
+function evaluated(store, names, axis) {
+  return names
+    .map((name) => ({
+      name: `${name}, evaluated`,
+      color: names.length === 1 ? store.color(name, 1) : store.color(name),
+      dashed: true,
+      isExtra: true,
+      points: points(store.recordsOf(name).evaluations, EVALUATED, axis),
+    }))
+    .filter((line) => line.points.some((point) => point !== null));
 }
 
 // One large chart with its controls: of the return, for the page of all runs.
@@ -178,7 +192,7 @@ export function curves(store, names) {
   function update() {
     bar.update();
     const shown = names(),
-      now = JSON.stringify([read(), shown.map((name) => [name, store.recordsOf(name).cursor])]);
+      now = JSON.stringify([read(), shown.map((name) => [name, store.recordsOf(name).mark])]);
     if (now === drawn) return; // nothing new: what is selected or dragged stays as it is
     drawn = now;
     const found = grouped(shown.map((name) => store.recordsOf(name)));

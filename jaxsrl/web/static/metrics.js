@@ -36,6 +36,7 @@ const GROUPS = [
 ];
 const AXES = new Set(["update", "env_steps", "frames", "elapsed_seconds"]);
 export const RETURN = "episode/return_mean";
+export const EVALUATED = "eval/return_mean";
 
 export function describeMetric(name) {
   if (KNOWN[name]) return { name, title: KNOWN[name][0], about: KNOWN[name][1] };

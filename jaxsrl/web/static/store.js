@@ -11,6 +11,7 @@ class Records {
   constructor() {
     this.cursor = "";
     this.columns = {};
+    this.evaluations = { columns: {} };
     this.resumedAt = [];
     this.stride = 1;
     this.numDamaged = 0;
@@ -28,6 +29,7 @@ class Records {
     if (answer.restart || added) this.version += 1;
     this.cursor = answer.cursor;
     this.resumedAt = answer.resumed_at;
+    this.evaluations = { columns: answer.evaluations };
     this.stride = answer.stride;
     this.numDamaged = answer.num_damaged;
   }
@@ -37,6 +39,11 @@ class Records {
     for (const name of Object.keys(columns)) this.columns[name] ??= new Array(before).fill(null);
     for (const [name, column] of Object.entries(this.columns))
       column.push(...(columns[name] ?? new Array(added).fill(null)));
+  }
+
+  // What changes when there is something new to draw.
+  get mark() {
+    return `${this.cursor} ${this.evaluations.columns.update?.length ?? 0}`;
   }
 
   // The newest value that is a number, or null.
@@ -79,8 +86,8 @@ export class Store {
     return this.slots.get(name);
   }
 
-  color(name) {
-    return `var(--s${this.slot(name) % COLORS})`;
+  color(name, shift = 0) {
+    return `var(--s${(this.slot(name) + shift) % COLORS})`;
   }
 
   isDashed(name) {

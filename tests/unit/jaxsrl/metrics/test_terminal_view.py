@@ -1,5 +1,6 @@
 """The terminal's view and the plain line, made without a terminal."""
 
+import dataclasses
 import io
 import math
 
@@ -7,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from jaxsrl.metrics.console import ConsoleSink, plain_line
-from jaxsrl.metrics.live_state import initial_state, with_record
+from jaxsrl.metrics.evaluations import Evaluation
+from jaxsrl.metrics.live_state import initial_state, with_evaluation, with_record
 from jaxsrl.metrics.terminal_view import RunPanel, render_panel
 from jaxsrl.terminal.format import format_duration, format_number
 from jaxsrl.terminal.sparkline import lengths, sparkline
@@ -184,3 +186,17 @@ def test_a_duration_has_its_two_largest_units(seconds, words):
 )
 def test_a_number_has_the_digits_that_count(value, words):
     assert format_number(value) == words
+
+
+def test_evaluations_have_a_row_with_their_curve():
+    first = Evaluation(2, 128, 512, "greedy", 30.0, 0.0, 30.0, 30.0, 9.0, 1, 0, 0.1)
+    sampled = dataclasses.replace(first, mode="sample", mean_return=99.0)
+    worse = dataclasses.replace(first, update=4, env_steps=256, mean_return=10.0)
+    evaluated = with_evaluation(with_evaluation(with_evaluation(state(**WELL), first), sampled), worse)
+    lines = shown(render_panel(evaluated))
+    assert "10.00  best 30.00; greedy, at 256 env steps" in line("evaluation", lines)
+    assert line("evaluation", lines).rstrip().endswith(sparkline([30.0, 10.0], 40, True))
+    assert max(map(len, lines)) <= 80
+    assert not any(text.startswith("evaluation") for text in shown(render_panel(state(**WELL))))
+    resumed = initial_state(facts(), evaluations=[first, worse])
+    assert resumed.evaluation_curve == (30.0, 10.0)

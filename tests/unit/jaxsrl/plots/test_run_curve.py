@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.plots.run_curve import read_curves
 
 RETURN = "episode/return_mean"
@@ -74,3 +75,12 @@ def test_what_cannot_be_plotted_is_refused_with_what_to_do(make_run, tmp_path):
     (good / "config.json").write_text("[]")
     with pytest.raises(UserError, match="is no JSON object"):
         read_curves([good], "steps", RETURN)
+
+
+def test_evaluations_are_curves_over_every_axis(make_run):
+    run = make_run("a", [1.0, 3.0], steps=50)
+    append_evaluation(run, Evaluation(1, 50, 200, "greedy", 7.0, 0.0, 7.0, 7.0, 9.0, 1, 0, 0.1))
+    for x, place in (("steps", 50), ("frames", 200), ("time", 1)):
+        ((curve,), _) = read_curves([run], x, "eval/return_mean")
+        np.testing.assert_array_equal(curve.x, [place])
+        np.testing.assert_array_equal(curve.y, [7])
