@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxsrl.checkpoints.store import load_checkpoint
+from jaxsrl.metrics.evaluations import read_evaluations
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -228,3 +229,11 @@ def test_checkpoint_rejected_by_process_0_ends_both(tmp_path):
     ended = ends(start_two(tmp_path / "two", *flags, own=own, updates=10))
     assert [status for status, _, _ in ended] == [2, 2], ended
     assert all("no checkpoint of this run is whole" in said for _, _, said in ended)
+
+
+def test_evaluation_of_two_learners_changes_nothing(tmp_path):
+    flags = ("--eval.every", "1000", "--eval.episodes", "2")
+    plain, watched = ends(start_two(tmp_path / "plain")), ends(start_two(tmp_path / "watched", *flags))
+    assert [status for status, _, _ in plain + watched] == [0] * 4, watched
+    assert_same_bits(final(tmp_path / "plain"), final(tmp_path / "watched"))
+    assert [each.update for each in read_evaluations(tmp_path / "watched" / "run")] == [8, 16, 20]

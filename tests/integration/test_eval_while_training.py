@@ -20,6 +20,8 @@ from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
+from jaxsrl.evaluation import while_training
+from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.metrics.evaluations import EVALUATIONS, read_evaluations
 from jaxsrl.models.store import ModelStore
@@ -61,8 +63,9 @@ def assert_same_state(one, other):
         ("ppo", "CartPole-v1", "single_learner_fine"),
         ("ppo", jaxsrl.EnvConfig("CartPole-v1", suite="jax"), "device_only"),
         ("dqn", "CartPole-v1", "serial"),
+        ("ppo", "CartPole-v1", "serial"),
     ],
-    ids=["ppo with a pool", "ppo on devices", "dqn"],
+    ids=["ppo with a pool", "ppo on devices", "dqn", "ppo"],
 )
 def test_evaluation_changes_nothing_that_is_learned(tmp_path, agent, env, plan):
     plain = train(tmp_path / "plain", agent, env, plan=plan, eval_every=0)
@@ -153,14 +156,72 @@ def test_killed_evaluator_is_started_again(tmp_path):
     class Kills(jaxsrl.Callback):
         def on_evaluation(self, run, evaluation):
             if evaluation.update == 4:
-                children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-                for child in children:
-                    if b"evaluator" in Path(f"/proc/{child}/cmdline").read_bytes():
-                        os.kill(int(child), signal.SIGKILL)
+                for child in evaluators(os.getpid()):
+                    os.kill(child, signal.SIGKILL)
 
     report = train(tmp_path, callbacks=[Kills()])
     assert [each.update for each in read_evaluations(report.directory)] == [4, 7, 9]
     assert "the evaluator ended with status -9" in (report.directory / "log.txt").read_text()
+
+
+def test_complete_run_evaluates_what_a_killed_process_left(tmp_path):
+    report = train(tmp_path)
+    path, store = report.directory / EVALUATIONS, ModelStore(report.directory / "models")
+    evaluations = read_evaluations(report.directory)
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    store.tag("pending-9", "9")
+    again = train(tmp_path)
+    assert again.num_updates == 9
+    assert_same_state(report, again)
+    assert [dataclasses.replace(each, seconds=0.0) for each in read_evaluations(report.directory)] == [
+        dataclasses.replace(each, seconds=0.0) for each in evaluations
+    ]
+    assert set(store.tags()) == {"best"}
+    train(tmp_path)
+    assert (report.directory / "log.txt").read_text().count("already complete") == 1
+
+
+def test_resumed_run_tags_best_of_a_recorded_version(tmp_path):
+    # A process killed right after the record of update 7: its return and tag are missing, and it is still pinned.
+    report = train(tmp_path, updates=7)
+    path, store = report.directory / EVALUATIONS, ModelStore(report.directory / "models")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[-1]["mean_return"] = 1e6
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    store.tag("best", "4")
+    store.tag("pending-7", "7")
+    train(tmp_path)
+    assert store.find("best").version == 7
+    assert store.find("best").metadata["return"] == 1e6
+    assert [each.update for each in read_evaluations(report.directory)] == [4, 7, 9]
+
+
+def test_checkpoint_without_its_pinned_version_is_evaluated(tmp_path):
+    # A process killed between the checkpoint of update 4 and the first evaluation.
+    report = train(tmp_path, updates=4, eval_every=0)
+    assert not read_evaluations(report.directory)
+    train(tmp_path)
+    assert [each.update for each in read_evaluations(report.directory)] == [4, 7, 9]
+
+
+def test_mode_that_fails_leaves_the_other_one(tmp_path, monkeypatch):
+    class FailsGreedy(Evaluator):
+        def send(self, task):
+            if task["mode"] == "greedy":
+                raise EvaluatorDiedError("not this mode")
+            super().send(task)
+
+    monkeypatch.setattr(while_training, "Evaluator", FailsGreedy)
+    report = train(tmp_path, eval_mode="both", checkpoint_models_to_keep=0)
+    modes = [(each.update, each.mode) for each in read_evaluations(report.directory)]
+    assert modes == [(4, "sample"), (7, "sample"), (9, "sample")]
+    assert (report.directory / "log.txt").read_text().count("is not evaluated") == 3
+
+
+def evaluators(parent):
+    """Process ids of the evaluators that a process has started, and that still run."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(child) for child in children if b"evaluator" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 RUN = (
@@ -175,12 +236,46 @@ def test_killed_run_evaluates_pinned_versions_once(tmp_path):
     directory = tmp_path / "run"
     killed = subprocess.Popen([*RUN, *flags], cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 300.0
-    while not list(directory.glob("models/[0-9]*")) and time.monotonic() < deadline:
+    while not (started := evaluators(killed.pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
     killed.kill()
     killed.wait()
     assert list(directory.glob("models/[0-9]*"))
+    assert started
+    while any(Path(f"/proc/{each}").exists() for each in started) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [each for each in started if Path(f"/proc/{each}").exists()]
     subprocess.run([*RUN, *flags], cwd=Path(__file__).parents[2], check=True, stdout=subprocess.DEVNULL, timeout=600)
     lines = [json.loads(line) for line in (directory / EVALUATIONS).read_text().splitlines()]
     assert [line["update"] for line in lines] == [16, 32, 47, 63, 79, 94, 100]
     assert set(ModelStore(directory / "models").tags()) == {"best"}
+
+
+def test_group_signal_leaves_no_evaluator(tmp_path):
+    flags = ("--run.directory", str(tmp_path), "--run.total-env-steps", "10000000")
+    run = subprocess.Popen(
+        [*RUN, *flags], cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 300.0
+    while not (started := evaluators(run.pid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(run.pid, signal.SIGTERM)
+    run.wait(timeout=300.0)
+    assert started
+    assert not [each for each in started if Path(f"/proc/{each}").exists()]
+
+
+def test_evaluated_return_rises_on_cartpole(tmp_path):
+    from experiments import ppo_cartpole
+
+    run = run_config(
+        directory=str(tmp_path), name="run", num_envs=16, rollout_length=64, total_env_steps=100_000, plan="serial",
+        eval_every=25_000, eval_episodes=10, eval_final_episodes=0,
+    )  # fmt: skip
+    dataclasses.replace(ppo_cartpole.EXPERIMENT, run=run).train(quiet=True)
+    evaluations = read_evaluations(tmp_path / "run")
+    returns = [each.mean_return for each in evaluations]
+    assert [each.env_steps for each in evaluations] == [25_600, 50_176, 75_776, 100_352]
+    assert max(returns) > 300.0
+    assert max(returns) > 1.5 * returns[0]
+    assert ModelStore(tmp_path / "run" / "models").find("best").metadata["return"] == max(returns)
