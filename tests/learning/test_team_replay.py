@@ -123,7 +123,7 @@ def test_vdn_chooses_worse_room_of_two_step_team(tmp_path, plan):
     values = team_values(spec, make_sum_mixer(), state.params, rooms())
     # The closest sums; what has been drawn is only nearly even.
     np.testing.assert_allclose(values[1], 7.0, atol=0.25)
-    np.testing.assert_allclose(values[2], [[-1.5, 2.5], [2.5, 6.5]], atol=0.4)
+    np.testing.assert_allclose(values[2], [[-1.5, 2.5], [2.5, 6.5]], atol=0.5)
 
 
 @pytest.mark.parametrize("with_state", [True, False], ids=["state", "observations"])
