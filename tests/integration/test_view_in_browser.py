@@ -1,6 +1,7 @@
 """The web page in a real browser without a window: what people see, read, press, and see change while a run trains."""
 
 import contextlib
+import dataclasses
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from envpool_bridge.shm.layout import make_layout
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.machine.resources import Resources
+from jaxsrl.metrics.evaluations import EVALUATIONS, Evaluation, append_evaluation
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
 from jaxsrl.plan.policies import PLANS
@@ -380,3 +382,18 @@ def test_ended_server_is_reported_and_page_stays(browser, runs):
         page.wait_for("document.querySelector('#connection').innerText.startsWith('no answer')", seconds=30)
         assert page.js("document.querySelectorAll('.chart .series').length") > 0
         page.call("Page.close")
+
+
+def test_evaluations_are_a_second_line(opened, runs):
+    evaluation = Evaluation(5, 640, 2560, "greedy", 8.0, 0.0, 8.0, 8.0, 9.0, 1, 0, 0.1)
+    append_evaluation(runs / "first", evaluation)
+    append_evaluation(runs / "first", dataclasses.replace(evaluation, update=10, env_steps=1280, frames=5120))
+    try:
+        page = opened("/run/first")
+        chart = "[data-metric='episode/return_mean']"
+        page.wait_for(f'document.querySelectorAll("{chart} .series").length === 2')
+        path = page.js(f"document.querySelector(\"{chart} .series[data-run='first, evaluated']\").getAttribute('d')")
+        assert path.count("L") == 1  # two versions
+        assert page.js(f'document.querySelector("{chart} .now").innerText') == "20"
+    finally:
+        (runs / "first" / EVALUATIONS).unlink()
