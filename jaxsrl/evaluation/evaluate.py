@@ -108,7 +108,6 @@ def evaluate(
             raise UserError(f"{name} must be at least {least}: got {value}")
     use_synchronous_cpu_dispatch()
     params = _on_one_device(params)
-    act = act or make_evaluation_act(agent, make_env, mode)
     source = _for_evaluation(as_source(make_env))
     spec = source.spec()
     num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))
@@ -116,7 +115,8 @@ def evaluate(
     wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
     rows = source.make_rows(range(num_rows), _evaluation_seed(seed), False)
     try:
-        player = _Player(with_stacked_frames(agent, spec), act, params, spec, seed, num_rows)
+        stacked = with_stacked_frames(agent, spec)
+        player = _Player(stacked, act or make_act(stacked, mode), params, spec, seed, num_rows)
         finished = _play(player, rows, wanted)
     finally:
         rows.close()
