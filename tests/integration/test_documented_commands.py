@@ -103,6 +103,8 @@ def runs(tmp_path_factory):
     for name in ("ppo_CartPole-v1_seed0", "ppo_CartPole-v1_seed1"):
         run = save_run(place / "runs" / name, (3, 7))
         (run / "metrics.jsonl").write_text(json.dumps(RECORD) + "\n" + json.dumps({**RECORD, "update": 2}) + "\n")
+    (place / "runs" / "tune_ppo_cartpole").mkdir()
+    (place / "runs" / "tune_ppo_cartpole" / "best.yaml").write_text("agent: {learning_rate: 1e-3}\n")
     return place / "runs"
 
 
@@ -110,7 +112,9 @@ def runs(tmp_path_factory):
 def here(runs, monkeypatch, tmp_path):
     """Changes to a directory with those runs."""
     (tmp_path / "runs").symlink_to(runs)
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "options.yaml").write_text("run: {seed: 3}\n")
 
 
 def printed(capsys, *arguments):
@@ -227,6 +231,9 @@ ELSEWHERE = {
     "bench": "above",
     "new": "test_commands_new.py",
     "results": "test_commands_results.py",
+    "config": "test_config_files.py",
+    "models": "test_documented_models.py",
+    "tune": "test_documented_tune.py",
 }
 
 
@@ -234,7 +241,7 @@ def test_every_command_is_tested():
     assert {*FORMS, *ELSEWHERE} == set(COMMANDS)
     for name, kind in COMMANDS.items():
         has_json = "json" in {field.name for field in dataclasses.fields(kind)}
-        assert has_json == (name in FORMS)
+        assert has_json == (name in FORMS or name in ("models", "tune"))
 
 
 @pytest.mark.parametrize("arguments", [line for lines in FORMS.values() for line in lines], ids=" ".join)
@@ -275,9 +282,9 @@ def test_the_pages_show_commands():
 
 
 @pytest.mark.parametrize(("page", "arguments"), LINES, ids=[f"{page}: {' '.join(line)}" for page, line in LINES])
-def test_every_documented_command_line_can_be_read(page, arguments):
+def test_every_documented_command_line_can_be_read(here, page, arguments):
     text = " ".join(arguments)
-    is_pattern = re.search(r"[\[…]|\.\.\.", text) or text in {*COMMANDS, "plan EXPERIMENT", "evaluate --partial"}
+    is_pattern = re.search(r"[\[…]|\.\.\.|FILE", text) or text in {*COMMANDS, "plan EXPERIMENT", "evaluate --partial"}
     if is_pattern or "--help" in arguments:
         with pytest.raises(SystemExit) as ended:
             parse([arguments[0], "--help"])
