@@ -49,6 +49,7 @@ class PoolOptions:
         cores: cores that workers are pinned to in turn, out of those this process may use; () leaves it to the kernel.
         supervision: options for failing workers and environments.
         journal: "MODULE:DIRECTORY" of a journal of every step (`envpool_bridge.faults.journal`); "" for no journal.
+        stages: stage of resets in each of the first slots, and after them; () for the spec's.
     """
 
     run_seed: int | None = None
@@ -59,6 +60,7 @@ class PoolOptions:
     cores: tuple[int, ...] = ()
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
     journal: str = ""
+    stages: tuple[int, ...] = ()
 
 
 _OPEN: "weakref.WeakSet[EnvPool]" = weakref.WeakSet()  # every pool of this process that is not closed
@@ -130,6 +132,7 @@ class EnvPool:
         self._inference_bell = Doorbell()
         self._learner_bell = Doorbell()
         self._board = WorkerBoard(shape)
+        self._stage = self._board.start_stages(first_sequence, self._options.stages, self.spec.stage)
         self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
         bells, hear = (self._inference_bell, self._learner_bell), not self._options.keep_infos
         supervision = self._options.supervision
@@ -332,6 +335,10 @@ class EnvPool:
         self._next_lease += 1
         return self._next_lease - 1
 
+    def set_stage(self, stage: int) -> None:
+        """Sets the stage of resets in the slots that workers may not fill yet; the spec must have a stage."""
+        self._stage = stage
+
     def slot_memory(self, sequence: int) -> np.ndarray:
         """Returns the memory of a leased slot, [slot_bytes] uint8, as `view_slot` reads it; for sending whole slots."""
         begin = self._layout.slots_offset_bytes + sequence % self.shape.num_slots * self._layout.slot_bytes
@@ -341,6 +348,8 @@ class EnvPool:
         """Returns a leased slot to the environments. Its views must not be read afterwards."""
         if self._journal is not None:
             self._journal.note(sequence, self.views[sequence % self.shape.num_slots])
+        if self._stage is not None:
+            self._board.set_stage(sequence + self.shape.num_slots, self._stage)
         self._counters.release(sequence)
         self._workers.ring_all()
 

@@ -10,6 +10,7 @@ import gymnasium
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.last_step import LastStep, with_last_step
+from envpool_bridge.envs.mixed_rows import mixed_source
 from envpool_bridge.envs.native_ale import ale_vector_source
 from envpool_bridge.envs.native_envpool import native_envpool_source
 from envpool_bridge.envs.probes.single_agent import PROBES
@@ -50,6 +51,8 @@ Suite = Literal[
 ]
 JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji"})  # made by jaxsrl: this package must not import jax
 
+_SETTINGS = ("info_fields", "frame_stack", "overlap_rows", "stagger", "stage")
+"""Fields that a source has too, if its environments are stepped one by one."""
 _SOURCES: dict[str, Callable[[str, dict[str, Any], bool], EnvSource]] = {
     "gymnasium_vector": gymnasium_vector_source,
     "envpool": native_envpool_source,
@@ -70,7 +73,8 @@ class EnvConfig:
     """Choice of an environment.
 
     Attributes:
-        id: a `gymnasium.make` id, the name of a probe, or the id of the JAX package.
+        id: a `gymnasium.make` id, the name of a probe, or the id of the JAX package. Several ids with equal spaces, separated
+            by commas, are tasks of one run: each has a share of the environments, and metrics of its own.
         suite: kind of environment. "auto" takes "atari", "minigrid" or "vizdoom" by the id's prefix, otherwise "gymnasium".
             "gymnasium" (any id, including MuJoCo), "gymnasium_vector" (Gymnasium's own vectorized
             version of the id), "envpool" (tasks of the EnvPool package). "atari" (ALE/* with standard preprocessing),
@@ -92,6 +96,14 @@ class EnvConfig:
         overlap_rows: steps a worker's rows concurrently in threads: for environments that wait rather than compute.
             Environments with `step_async` and `step_wait` (docs/how_to/custom_environment.md) overlap without threads
             and do not need it.
+        row_kwargs: further arguments of some of the rows: a JSON object of names of tasks and their arguments, or a JSON list
+            of arguments. With several ids, one for each id. They take precedence over `kwargs`.
+        row_shares: share of the environments of each task; empty for equal shares.
+        add_task: adds the item "task" to observations: 1 at the row's own task, 0 at the others.
+        stagger: longest first episode, in env steps. The first episodes of the rows are truncated after different numbers of
+            steps, so that long episodes of equal length do not end together; 0 leaves them whole.
+        stage: integer that environments receive with every reset, `reset(options={"stage": n})`. A callback may change it
+            while a run trains. None for none.
     """
 
     id: str = "CartPole-v1"
@@ -104,11 +116,19 @@ class EnvConfig:
     last_reward: bool = False
     info_fields: tuple[str, ...] = ()
     overlap_rows: bool = False
+    row_kwargs: str = "[]"
+    row_shares: tuple[float, ...] = ()
+    add_task: bool = False
+    stagger: int = 0
+    stage: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "info_fields", tuple(self.info_fields))
         if self.frame_stack < 1:
             raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
+        object.__setattr__(self, "row_shares", tuple(self.row_shares))
+        if self.stagger < 0:
+            raise UserError(f"stagger must be at least 0: got {self.stagger}")
         if self.overlap_rows and self.suite in JAX_SUITES:
             raise UserError(f"overlap_rows is not for suite {self.suite!r}, whose environments are stepped together")
 
@@ -125,18 +145,18 @@ class EnvConfig:
         """
         if self.suite == "auto":
             return self.with_suite().source()
+        tasks = self.tasks()
+        if tasks:
+            sources = {name: config.source() for name, config in tasks.items()}
+            return mixed_source(sources, self.row_shares, env_id=self.id, add_task=self.add_task)
+        if self.row_shares or self.add_task:
+            raise UserError("row_shares and add_task are for several tasks: name several ids, or set row_kwargs")
         source: Any = self._source()
         if self.last_action or self.last_reward:
             source = with_last_step(source, self.suite, LastStep(self.last_action, self.last_reward))
-        settings: dict[str, Any] = {}
-        if self.info_fields:
-            settings["info_fields"] = self.info_fields
-        if self.frame_stack > 1:
-            if self.suite not in ("gymnasium", "probe"):
-                raise UserError(f"frame_stack is for suites 'gymnasium' and 'probe', got {self.suite!r}: use 1")
-            settings["frame_stack"] = self.frame_stack
-        if self.overlap_rows:
-            settings["overlap_rows"] = True
+        if self.frame_stack > 1 and self.suite not in ("gymnasium", "probe"):
+            raise UserError(f"frame_stack is for suites 'gymnasium' and 'probe', got {self.suite!r}: use 1")
+        settings = {name: getattr(self, name) for name in _SETTINGS if getattr(self, name) != getattr(EnvConfig, name)}
         for name in settings:
             if not hasattr(source, name):
                 raise UserError(f"{name} is not for suite {self.suite!r}, whose environments are stepped together")
@@ -158,15 +178,48 @@ class EnvConfig:
             return GymnasiumSource(_probe(self.id, arguments), self.id, check_range=self.check_range)
         raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.envs.registry.make_env(config)")
 
+    def tasks(self) -> dict[str, "EnvConfig"]:
+        """Returns the configuration of each task by its name; {} if all rows are alike.
+
+        Raises:
+            UserError: `row_kwargs` is not valid JSON of arguments, or does not fit the ids.
+        """
+        ids = [name.strip() for name in self.id.split(",")]
+        each = _json(self.row_kwargs, "row_kwargs")
+        if len(ids) == 1 and not each:
+            return {}
+        names = list(each) if isinstance(each, dict) else ids if len(ids) > 1 else [str(n) for n in range(len(each))]
+        each = list(each.values()) if isinstance(each, dict) else each or [{}] * len(ids)
+        ids = ids * len(each) if len(ids) == 1 else ids
+        if len({len(ids), len(each), len(names), len(set(names))}) > 1:
+            raise UserError(
+                f"row_kwargs must have one entry for each id, and tasks need different names: got {len(ids)} ids, "
+                f"{len(each)} entries, and the names {names}"
+            )
+        if not all(isinstance(one, dict) for one in each):
+            raise UserError(f"row_kwargs must hold JSON objects, got {self.row_kwargs!r}")
+        plain = dataclasses.replace(self, row_kwargs="[]", row_shares=(), add_task=False)
+        shared = self.arguments()
+        return {
+            name: dataclasses.replace(plain, id=env_id, kwargs=json.dumps({**shared, **own}))
+            for name, env_id, own in zip(names, ids, each, strict=True)
+        }
+
     def arguments(self) -> dict[str, Any]:
         """Parses `kwargs`. Raises UserError if it is not a JSON object."""
-        try:
-            arguments = json.loads(self.kwargs)
-        except json.JSONDecodeError as error:
-            raise UserError(f"env kwargs must be a JSON object, got {self.kwargs!r}: {error}") from error
-        if not isinstance(arguments, dict):
-            raise UserError(f"env kwargs must be a JSON object, got {self.kwargs!r}")
-        return arguments
+        return _json(self.kwargs, "kwargs")
+
+
+def _json(text: str, field: str) -> Any:
+    kinds = (dict,) if field == "kwargs" else (dict, list)
+    expected = "a JSON object" if field == "kwargs" else "a JSON object or list"
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"env {field} must be {expected}, got {text!r}: {error}") from error
+    if not isinstance(value, kinds):
+        raise UserError(f"env {field} must be {expected}, got {text!r}")
+    return value
 
 
 def _probe(env_id: str, arguments: dict[str, Any]) -> Callable[[], gymnasium.Env]:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import call
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -16,8 +16,15 @@ from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.info_fields import write_infos
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
 from envpool_bridge.envs.io.spaces import env_spec
-from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
-from envpool_bridge.envs.seeding import EpisodeSeeds
+from envpool_bridge.envs.protocol import (
+    EpisodeReset,
+    FirstRows,
+    GymnasiumReset,
+    ResetRequest,
+    StepRows,
+    reset_options,
+)
+from envpool_bridge.envs.seeding import EpisodeSeeds, first_episode_steps
 from envpool_bridge.envs.time_limits import TimeLimits
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec, num_frames, with_frames
@@ -48,6 +55,9 @@ class GymnasiumSource:
         overlap_rows: steps rows concurrently in threads, for environments that wait rather than compute
             (`ThreadedStep`). Environments with `step_async` and `step_wait` need no threads, and ignore it
             (`AsyncStep`).
+        stage: integer that the environments receive with every reset at first, as the option "stage"; None for none.
+        stagger: longest first episode, in env steps: the first episodes are truncated after different numbers of steps;
+            0 leaves them whole.
     """
 
     make_env: MakeEnv
@@ -59,6 +69,8 @@ class GymnasiumSource:
     frame_stack: int = 1
     info_fields: tuple[str, ...] = ()
     overlap_rows: bool = False
+    stage: int | None = None
+    stagger: int = 0
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row; makes one environment and closes it."""
@@ -72,12 +84,19 @@ class GymnasiumSource:
         """Makes the rows of these ids."""
         envs = [self.make_env() for _ in row_ids]
         spec, settings = self._spec(envs[0]), (self.check_range, self.clip_actions, self.overlap_rows)
-        return GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
+        rows = GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
+        if self.stagger and run_seed is not None:
+            rows.first_limits = [first_episode_steps(run_seed, row, self.stagger) for row in row_ids]
+        return rows
+
+    def for_evaluation(self) -> Self:
+        """Returns rows of whole episodes."""
+        return dataclasses.replace(self, stagger=0)
 
     def _spec(self, env: gymnasium.Env) -> EnvSpec:
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
         spec = with_frames(env_spec(env, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
-        return dataclasses.replace(spec, info_fields=tuple(self.info_fields))
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields), stage=self.stage)
 
 
 class GymnasiumRows:
@@ -92,6 +111,10 @@ class GymnasiumRows:
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds.
         overlap_rows: as in GymnasiumSource.
+
+    Attributes:
+        read_stage: as in StagedRows.
+        first_limits: env steps after which the rows' first episodes are truncated; empty if they are whole.
     """
 
     def __init__(
@@ -114,6 +137,8 @@ class GymnasiumRows:
         self._spec = spec
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
+        self.read_stage: Callable[[], int | None] = lambda: spec.stage
+        self.first_limits: list[int] = []
         inner, steps, core = self._limits.inner, self._limits.step_functions, row_ids[0] // len(envs)
         self._concurrent = make_concurrent_step(inner, steps, overlap_rows, core)
         self._call_all: Callable[..., Iterable[Any]] = self._concurrent or partial(map, _call)
@@ -277,7 +302,7 @@ class GymnasiumRows:
         del action
         self._episodes[row] += 1
         seed = None if self._seeds is None else self._seeds[row].seed(self._episodes[row])
-        observation, info = self._reset_row(row, seed, None)
+        observation, info = self._reset_row(row, seed, reset_options(self.read_stage()))
         return observation, 0.0, False, False, info
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
@@ -287,15 +312,24 @@ class GymnasiumRows:
             raise self._raised(row, "reset", error) from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
-        self._limits.begin(row, self._num_steps)
+        self._begin(row, self._num_steps)
         return result
+
+    def _begin(self, row: int, num_steps: int) -> int:
+        """Starts the count of the row's episode after `num_steps` steps; returns its limit."""
+        limit = self._limits.limits[row]
+        if self.first_limits and not self._episodes[row]:
+            limit = min(limit, self.first_limits[row])
+        self._limits.begin(row, num_steps, limit)
+        return limit
 
     def _replay(self, row: int, request: EpisodeReset, out: FirstRows | StepRows) -> tuple[Any, dict[str, Any]]:
         """Replays the started episode up to its saved step; returns its newest (observation, info)."""
         if self._seeds is None:
             raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
         self._episodes[row] = request.episodes[row]
-        observation, info = self._reset_row(row, self._seeds[row].seed(self._episodes[row]), None)
+        options = reset_options(request.stages[row] if request.stages else self.read_stage())
+        observation, info = self._reset_row(row, self._seeds[row].seed(self._episodes[row]), options)
         actions = request.actions[row]
         if actions is None or len(leaves(actions)[0]) == 0:
             return observation, info
@@ -310,8 +344,8 @@ class GymnasiumRows:
                 raise self._raised(row, "step (replayed after a resume)", error) from error
             newest.append(observation)
         out.is_first[row] = False
-        self._limits.begin(row, self._num_steps - len(replayed))
-        if terminated or truncated or len(replayed) >= self._limits.limits[row]:
+        limit = self._begin(row, self._num_steps - len(replayed))
+        if terminated or truncated or len(replayed) >= limit:
             self._ended_rows.append(row)
         if isinstance(out, FirstRows) and out.history is not None:
             for age in range(1, self._num_frames):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -12,12 +12,20 @@ from envpool_bridge.envs.io.info_fields import write_infos
 from envpool_bridge.envs.io.per_agent_rows import PerAgentRows
 from envpool_bridge.envs.multi_agent_spec import parallel_spec, with_state
 from envpool_bridge.envs.parallel_env import ParallelEnv
-from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
-from envpool_bridge.envs.seeding import EpisodeSeeds
+from envpool_bridge.envs.protocol import (
+    EpisodeReset,
+    FirstRows,
+    GymnasiumReset,
+    ResetRequest,
+    StepRows,
+    reset_options,
+)
+from envpool_bridge.envs.seeding import EpisodeSeeds, first_episode_steps
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Tree, leaves, take
 
+_NEVER = 1 << 62  # steps
 TeamReward = Literal["own", "sum", "mean"]
 
 
@@ -33,6 +41,8 @@ class ParallelSource:
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds.
         info_fields: numbers in the agents' infos to record; see EnvSpec.
+        stage: as in GymnasiumSource.
+        stagger: as in GymnasiumSource.
     """
 
     make_env: Callable[[], ParallelEnv]
@@ -42,6 +52,8 @@ class ParallelSource:
     check_range: bool = True
     clip_actions: bool = True
     info_fields: tuple[str, ...] = ()
+    stage: int | None = None
+    stagger: int = 0
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row; makes one environment and closes it."""
@@ -68,9 +80,13 @@ class ParallelSource:
         envs = [first, *(self.make_env() for _ in range(count - 1))]
         return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
 
+    def for_evaluation(self) -> Self:
+        """Returns rows of whole episodes."""
+        return dataclasses.replace(self, stagger=0)
+
     def _spec(self, env: ParallelEnv) -> EnvSpec:
         spec = parallel_spec(env, self.env_id or type(env).__name__, self.global_state)
-        return dataclasses.replace(spec, info_fields=tuple(self.info_fields))
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields), stage=self.stage)
 
 
 class ParallelRows:
@@ -85,6 +101,9 @@ class ParallelRows:
         run_seed: seed of the run, or None for the environments' own seeding.
         keep_infos: whether to keep the infos of each step.
         source: options of the rows.
+
+    Attributes:
+        read_stage: as in StagedRows.
     """
 
     def __init__(
@@ -114,6 +133,12 @@ class ParallelRows:
         self._present = np.zeros((len(envs), spec.rows_per_env), bool)  # agents with an observation of their own
         self._ended = [False] * len(envs)
         self._num_steps = 0
+        self.read_stage: Callable[[], int | None] = lambda: spec.stage
+        self._first_limits = [_NEVER] * len(envs)  # env steps of the first episodes
+        if source.stagger and run_seed is not None:
+            self._first_limits = [first_episode_steps(run_seed, env_id, source.stagger) for env_id in ids]
+        self._cuts = [_NEVER] * len(envs)  # steps of all rows at which the first episodes are truncated
+        self._next_cut = _NEVER
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         shown: list[dict[str, Any]] = []
@@ -126,7 +151,7 @@ class ParallelRows:
                 observations = self._replay(number, request, out)
             shown.append(observations)
             self._present[number] = [name in observations for name in self._names]
-            self._ended[number] = not self._envs[number].agents
+            self._ended[number] = not self._envs[number].agents or self._cuts[number] <= self._num_steps
         self._write(shown, out.observation, strict=True)
         self._verify_values(take(out.observation, None))
         if isinstance(out, StepRows):
@@ -149,6 +174,8 @@ class ParallelRows:
                 observations, env_infos = self._step_env(number, actions[number], out)
                 shown.append(observations)
                 infos += [env_infos.get(name, {}) for name in self._names]
+        if self._num_steps >= self._next_cut:
+            self._cut(out)
         self._write(shown, out.observation, strict=self._num_steps % 16 == 1)
         if self._keep_infos:
             self.infos = infos
@@ -245,7 +272,7 @@ class ParallelRows:
     def _autoreset(self, number: int, out: StepRows) -> dict[str, Any]:
         self._episodes[number] += 1
         seed = None if self._seeds is None else self._seeds[number].seed(self._episodes[number])
-        observations = self._reset_env(number, seed, None)
+        observations = self._reset_env(number, seed, reset_options(self.read_stage()))
         base = number * self._spec.rows_per_env
         rows = slice(base, base + self._spec.rows_per_env)
         out.valid[rows], out.reward[rows] = False, 0.0
@@ -263,7 +290,23 @@ class ParallelRows:
             problem = f"expected observations by agent, of at least one, got {validation.describe(observations)}"
             row = self._row_ids[number * self._spec.rows_per_env]
             validation.raise_bad_output(self._spec.env_id, row, self._num_steps, "reset result", problem)
+        self._begin(number, self._num_steps)
         return observations
+
+    def _begin(self, number: int, num_steps: int) -> None:
+        """Starts the environment's episode after `num_steps` steps of all rows."""
+        self._cuts[number] = _NEVER if self._episodes[number] else num_steps + self._first_limits[number]
+        self._next_cut = min(self._cuts)
+
+    def _cut(self, out: StepRows) -> None:
+        """Truncates the first episodes that end at this step."""
+        for number, cut in enumerate(self._cuts):
+            base = number * self._spec.rows_per_env
+            rows = slice(base, base + self._spec.rows_per_env)
+            if self._num_steps == cut and not self._ended[number]:
+                out.truncated[rows] |= out.valid[rows] & ~out.terminated[rows]
+                self._ended[number] = True
+        self._next_cut = min((cut for cut in self._cuts if cut > self._num_steps), default=_NEVER)
 
     def _replay(self, number: int, request: EpisodeReset, out: FirstRows | StepRows) -> dict[str, Any]:
         """Replays the environment's episode up to its saved step, if all its agents have the same number of actions."""
@@ -272,20 +315,23 @@ class ParallelRows:
         base = number * self._spec.rows_per_env
         rows = range(base, base + self._spec.rows_per_env)
         self._episodes[number] = max(request.episodes[row] for row in rows)
-        observations = self._reset_env(number, self._seeds[number].seed(self._episodes[number]), None)
+        options = reset_options(request.stages[base] if request.stages else self.read_stage())
+        observations = self._reset_env(number, self._seeds[number].seed(self._episodes[number]), options)
         actions = [request.actions[row] for row in rows]
         lengths = {0 if action is None else len(leaves(action)[0]) for action in actions}
         if len(lengths) != 1 or lengths == {0}:
             return observations  # an agent joined late: this environment starts a new episode
         env = self._envs[number]
         columns = [column.replayed(action) for column, action in zip(self._columns, actions, strict=True)]
-        for t in range(lengths.pop()):
+        length = lengths.pop()
+        for t in range(length):
             request.on_step()
             given = {name: columns[self._places[name]][t] for name in env.agents}
             try:
                 observations = env.step(given)[0]
             except Exception as error:
                 raise self._raised(number, "step (replayed after a resume)", error) from error
+        self._begin(number, self._num_steps - length)
         out.is_first[base : base + self._spec.rows_per_env] = False
         return observations
 

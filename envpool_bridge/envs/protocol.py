@@ -128,14 +128,31 @@ class EpisodeReset:
         actions: for each row, the actions to replay since the start of that episode, [N, ...] a leaf, or None to start
             it.
         on_step: called before every replayed step.
+        stages: stage of each row's episode; () for the stage that resets have now.
     """
 
     episodes: tuple[int, ...]
     actions: tuple[Tree | None, ...]
     on_step: Callable[[], None] = dataclasses.field(default=_report_nothing, compare=False)
+    stages: tuple[int, ...] = ()
 
 
 ResetRequest = GymnasiumReset | EpisodeReset
+
+
+class StagedRows(Protocol):
+    """Rows whose resets have a stage.
+
+    Attributes:
+        read_stage: returns the stage of a reset at this step; None if environments receive none.
+    """
+
+    read_stage: Callable[[], int | None]
+
+
+def reset_options(stage: int | None) -> dict[str, Any] | None:
+    """Returns the options of a reset at a stage."""
+    return None if stage is None else {"stage": stage}
 
 
 class EnvRows(Protocol):

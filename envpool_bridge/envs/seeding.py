@@ -2,6 +2,7 @@
 
 import numpy as np
 
+_GOLDEN_RATIO = 0.6180339887498949
 _BLOCK = 64  # episodes per SeedSequence: making one costs as much as several hundred steps of a small environment
 
 
@@ -26,3 +27,12 @@ class EpisodeSeeds:
 def episode_seed(run_seed: int, row: int, episode: int) -> int:
     """Returns the 32-bit seed of one episode."""
     return EpisodeSeeds(run_seed, row).seed(episode)
+
+
+def first_episode_steps(run_seed: int, env: int, longest: int) -> int:
+    """Returns the steps after which the first episode of an environment is truncated, 1 to `longest`.
+
+    Multiples of the golden ratio, from a start that the seed gives, are spread evenly for any number of environments.
+    """
+    start = np.random.SeedSequence(run_seed).generate_state(1, np.uint32)[0] / 2**32
+    return 1 + int((start + env * _GOLDEN_RATIO) % 1.0 * longest)

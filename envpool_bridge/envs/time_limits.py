@@ -33,9 +33,9 @@ class TimeLimits:
         self._last_steps = [_NEVER] * len(unwrapped)  # of the rows' episodes, in counted steps of all rows
         self._next = _NEVER  # the first step at which an episode reaches its limit
 
-    def begin(self, row: int, num_steps: int) -> None:
-        """Starts an episode of the row after `num_steps` steps of all rows."""
-        last = num_steps + self.limits[row]
+    def begin(self, row: int, num_steps: int, limit: int | None = None) -> None:
+        """Starts an episode of the row after `num_steps` steps of all rows; None is the row's own limit."""
+        last = num_steps + (self.limits[row] if limit is None else limit)
         self._last_steps[row] = last
         self._next = min(self._next, last)
 

@@ -79,12 +79,14 @@ class WorkerBoard:
     """
 
     def __init__(self, shape: PoolShape, descriptor: int | None = None) -> None:
-        # Lines of workers, then lines of parts, then [2, B] episodes.
+        # Lines of workers, then lines of parts, then [2, B] episodes, then [num_slots] stages.
         lines = (shape.num_workers + shape.num_parts) * ALIGNMENT
-        num_bytes = lines + 2 * 8 * shape.num_rows
+        num_bytes = lines + 8 * (2 * shape.num_rows + shape.num_slots)
         self._memory = SharedBytes(reserve(num_bytes, _BOARD_PURPOSE) if descriptor is None else descriptor, num_bytes)
         self._words = self._memory.buffer[:lines].cast("q")
-        self._episodes = np.frombuffer(self._memory.buffer, np.int64, offset=lines).reshape(2, shape.num_rows)
+        words = np.frombuffer(self._memory.buffer, np.int64, offset=lines)
+        self._episodes = words[: 2 * shape.num_rows].reshape(2, shape.num_rows)
+        self._stages = words[2 * shape.num_rows :]
         self._shape = shape
 
     @property
@@ -130,7 +132,29 @@ class WorkerBoard:
         """Returns the episode of each row of the part at the start of the slot of `sequence`, [R] int64."""
         return self._episodes[sequence % 2, self._shape.part_rows(part)].copy()
 
+    def stage(self, sequence: int) -> int:
+        """Returns the stage of resets in the slot of `sequence`."""
+        return int(self._stages[sequence % self._shape.num_slots])
+
     # --- parent
+    def start_stages(self, first_sequence: int, stages: Sequence[int], initial: int | None) -> int | None:
+        """Sets the stage of resets in each of the first slots; returns that of the slots after them.
+
+        Args:
+            first_sequence: first sequence of the pool.
+            stages: of each slot and of those after them; () for `initial` everywhere.
+            initial: stage of the spec; None where resets have none.
+        """
+        *first, after = stages or (initial,) * (self._shape.num_slots + 1)
+        for sequence, stage in enumerate(first, first_sequence):
+            if stage is not None:
+                self.set_stage(sequence, stage)
+        return after
+
+    def set_stage(self, sequence: int, stage: int) -> None:
+        """Sets the stage of resets in the slot of `sequence`, before a worker may fill it."""
+        self._stages[sequence % self._shape.num_slots] = stage
+
     def steps_replayed(self, worker: int) -> int:
         """Returns the number of steps that the worker and its predecessors have replayed."""
         return self._words[worker * _WORDS + _REPLAYED]
@@ -150,5 +174,5 @@ class WorkerBoard:
     def close(self) -> None:
         """Releases the memory; idempotent."""
         self._words.release()
-        del self._episodes
+        del self._episodes, self._stages
         self._memory.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from envpool_bridge.spec.tasks import Task
 from envpool_bridge.spec.tree import Tree, is_dict, is_tuple, items, leaves, map_leaves, shown_path, unflatten
 
 Bound = float | tuple[float, ...] | None
@@ -157,6 +158,8 @@ class EnvSpec:
         critic_only: keys of the observation's leaf that only a value function may see, the global state; () if there is
             none.
         info_fields: numbers of the environment's infos that are recorded with every step, for statistics of episodes.
+        tasks: tasks of rows that differ on purpose; () if all rows are alike. `assign_tasks` gives the task of an environment.
+        stage: integer that the environments receive with every reset, at first; None for none.
     """
 
     env_id: str
@@ -168,6 +171,8 @@ class EnvSpec:
     agents: tuple[AgentSpec, ...] = ()
     critic_only: tuple[str, ...] = ()
     info_fields: tuple[str, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    stage: int | None = None
 
     @property
     def rows_per_env(self) -> int:
@@ -228,6 +233,8 @@ def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
         "agents": [_agent_to_json(agent) for agent in spec.agents],
         "critic_only": list(spec.critic_only),
         "info_fields": list(spec.info_fields),
+        "tasks": [dataclasses.asdict(task) for task in spec.tasks],
+        "stage": spec.stage,
     }
 
 
@@ -243,6 +250,8 @@ def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
         tuple(_agent_from_json(agent) for agent in data.get("agents", ())),
         tuple(data.get("critic_only", ())),
         tuple(data.get("info_fields", ())),
+        tuple(Task(**task) for task in data.get("tasks", ())),
+        data.get("stage"),
     )
 
 

@@ -4,11 +4,11 @@ import contextlib
 import traceback
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, FirstRows, ResetRequest, StepRows
+from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, FirstRows, ResetRequest, StagedRows, StepRows
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.options import RestartBudget
 from envpool_bridge.spec.specs import EnvSpec
@@ -40,6 +40,7 @@ class IsolatedRows:
         on_cut: called with the rows whose episode was dropped at this step; they are written already.
         on_disabled: called with the number of rows that are no longer stepped.
         on_failure: called with a description of a failure.
+        read_stage: as in StagedRows.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class IsolatedRows:
         self.on_cut: Callable[[slice], None] = lambda rows: None
         self.on_disabled: Callable[[int], None] = lambda rows: None
         self.on_failure: Callable[[str], None] = lambda text: None
+        self.read_stage: Callable[[], int | None] = lambda: spec.stage
+        self._has_stages = spec.stage is not None
         self._source, self._row_ids, self._run_seed = source, list(row_ids), run_seed
         size = spec.rows_per_env
         spans = [slice(begin, begin + size) for begin in range(0, len(row_ids), size)]
@@ -61,7 +64,7 @@ class IsolatedRows:
             raise ValueError("replaceable environments need an EpisodeReset")
         for env in self._envs:
             rows = env.rows
-            own = EpisodeReset(request.episodes[rows], request.actions[rows], request.on_step)
+            own = EpisodeReset(request.episodes[rows], request.actions[rows], request.on_step, request.stages[rows])
             part = rows_of_step(out, rows) if isinstance(out, StepRows) else rows_of_first(out, rows)
             env.episode, env.shown = max(own.episodes), part.observation
             try:
@@ -98,7 +101,10 @@ class IsolatedRows:
             env.inside.close()
 
     def _make(self, rows: slice) -> EnvRows:
-        return self._source.make_rows(self._row_ids[rows], self._run_seed, False)
+        inside = self._source.make_rows(self._row_ids[rows], self._run_seed, False)
+        if self._has_stages:
+            cast("StagedRows", inside).read_stage = lambda: self.read_stage()
+        return inside
 
     def _replace(self, env: _Environment, error: Exception, out: FirstRows | StepRows) -> bool:
         """Makes a new environment and starts its next episode; returns False if it has failed too often."""

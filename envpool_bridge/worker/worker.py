@@ -8,12 +8,20 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
 import numpy as np
 
-from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, ResetRequest, first_rows, step_rows
+from envpool_bridge.envs.protocol import (
+    EnvRows,
+    EnvSource,
+    EpisodeReset,
+    ResetRequest,
+    StagedRows,
+    first_rows,
+    step_rows,
+)
 from envpool_bridge.faults.journal import journal_parts
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.shm import segment
@@ -159,6 +167,8 @@ class Worker:
         for part in shape.parts_of_worker(config.worker):
             rows = self._make_rows(source, part)
             self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
+            if config.layout.spec.stage is not None and not config.disabled:
+                cast("StagedRows", rows).read_stage = partial(self._read_stage, self._parts[-1])
             if isinstance(rows, IsolatedRows):
                 rows.on_cut = partial(self._cut, self._parts[-1])
         incarnation = self._counters.incarnation(self._parts[0].part)
@@ -188,6 +198,9 @@ class Worker:
         rows.on_disabled = partial(self._board.count_disabled, config.worker)
         rows.on_failure = lambda text: self._connection.send(FailureMessage(text))
         return rows
+
+    def _read_stage(self, part: Part) -> int:
+        return self._board.stage(part.step // self._rollout_length)
 
     def failpoints(self) -> dict[str, list[tuple[Any, str]]]:
         """Returns the methods that `failpoint.PLACES` stand for."""

@@ -63,6 +63,7 @@ class ActorCollector:
                 cores=placement.cores if isinstance(placement, Processes) else (),
                 supervision=config.supervision,
                 journal=config.journal,
+                stages=config.stages,
             )
             self._pool = EnvPool(
                 config.env_source,
@@ -106,6 +107,10 @@ class ActorCollector:
     def release(self, sequence: int) -> None:
         """Returns the slot to the actors."""
         self._pool.release(sequence)
+
+    def set_stage(self, stage: int) -> None:
+        """Sets the stage of resets in the slots that are released from now on."""
+        self._pool.set_stage(stage)
 
     def drop(self, sequence: int) -> None:
         """Raises: a plan that drops trajectories has an inference server."""

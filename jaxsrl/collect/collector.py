@@ -43,6 +43,7 @@ class CollectorConfig:
             initial state.
         supervision: restart limits and timeouts of environment workers.
         journal: "MODULE:DIRECTORY" of a journal of all steps (`envpool_bridge.faults.journal`); "" for none.
+        stages: stage of resets in each of the first slots, then in those after them; () for the spec's.
     """
 
     env_source: EnvSource
@@ -55,6 +56,7 @@ class CollectorConfig:
     agent_state: Tree = None
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
     journal: str = ""
+    stages: tuple[int, ...] = ()
 
 
 class Collector(Protocol):
@@ -101,6 +103,14 @@ class Collector(Protocol):
         ...
 
 
+class StagedCollector(Protocol):
+    """Collector on this machine, whose environments can be sent another stage."""
+
+    def set_stage(self, stage: int) -> None:
+        """Sets the stage of resets in the first slots that no environment may fill yet (`StageQueue`). Call it between updates."""
+        ...
+
+
 def supervision_metrics(totals: Sequence[SupervisionTotals]) -> dict[str, float]:
     """Returns failure counts of several pools together, by metric name."""
     return {
@@ -131,4 +141,4 @@ def split_reset(reset: EpisodeReset, shape: PoolShape, first_row: int = 0) -> li
     """Splits a reset into one per part of the pool, in row order; the pool's rows start at row `first_row` of the run."""
     parts = [shape.part_rows(part) for part in range(shape.num_parts)]
     places = [slice(first_row + rows.start, first_row + rows.stop) for rows in parts]
-    return [EpisodeReset(reset.episodes[rows], reset.actions[rows]) for rows in places]
+    return [EpisodeReset(reset.episodes[rows], reset.actions[rows], stages=reset.stages[rows]) for rows in places]

@@ -4,6 +4,7 @@ Environments cannot be saved in general, but seed and actions determine an episo
 index of its episode and the actions so far. A resumed run replays them.
 """
 
+import dataclasses
 from collections import deque
 
 import numpy as np
@@ -14,6 +15,7 @@ from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.encoding import concatenated
 from envpool_bridge.spec.specs import EnvSpec, SpecTree, zeros_of
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
+from jaxsrl.collect.stage_queue import StageQueue
 
 MAX_BYTES = 2**29
 """Bytes of actions stored by one process for all its rows. Writing a checkpoint takes up to three times as much."""
@@ -35,6 +37,8 @@ class EpisodeLog:
         episodes: [B] int64, index of each row's episode.
         end_step: step of the run at which the next slot starts.
         restarted: [B] bool, rows whose saved episode was too long for a replay: they started the next one.
+        row_stages: [B] int64, stage of each row's episode; None where resets have no stage.
+        stages: stages of the next slots; None likewise.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class EpisodeLog:
         self.last_observation: Tree | None = None
         self.agent_state: Tree | None = None  # [B, ...] a leaf, after the last step; None before any
         self._agent_state_spec = agent_state
+        self.row_stages = None if spec.stage is None else np.full(num_rows, spec.stage, np.int64)
+        self.stages = None if spec.stage is None else StageQueue((spec.stage,))
 
     def observe(self, slot: SlotViews) -> None:
         """Records a full slot; copies its actions."""
@@ -69,6 +75,9 @@ class EpisodeLog:
         last = length - 1 - np.argmax(resets[::-1], axis=0)
         self._starts = np.where(any_reset, self.end_step + last + 1, self._starts)
         self.episodes += resets.sum(0)
+        if self.stages is not None and self.row_stages is not None:
+            stage = self.stages.take()
+            self.row_stages[any_reset] = stage
         self.end_step += length
         self.last_observation = map_leaves(lambda array: array[-1].copy(), slot.observation)
         self.agent_state = map_leaves(lambda array: array[1].copy(), slot.agent_state)
@@ -83,6 +92,7 @@ class EpisodeLog:
         if "lengths" not in arrays:
             return False
         expected = {"episodes": np.zeros(rows, np.int64), "lengths": np.zeros(rows, np.int64)}
+        expected |= {} if self.row_stages is None else {"row_stages": np.zeros(rows, np.int64)}
         expected |= _named("observation", zeros_of(self._spec.observation, (rows,)))
         expected |= _named("agent_state", zeros_of(self._agent_state_spec, (rows,)))
         replayed = int(np.maximum(arrays["lengths"], 0).sum())
@@ -96,11 +106,12 @@ class EpisodeLog:
         """Returns the log as arrays.
 
         `episodes` [B], `lengths` [B] (-1: too long for a replay); `actions` [sum of lengths, ...], `observation` and
-        `agent_state` [B, ...], leaf by leaf.
+        `agent_state` [B, ...], leaf by leaf; `row_stages` [B].
         """
         first_stored = self._blocks[0][0] if self._blocks else self.end_step
         lengths = np.where(self._starts >= first_stored, self.end_step - self._starts, -1)
         arrays = {"episodes": self.episodes.copy(), "lengths": lengths}
+        arrays |= {} if self.row_stages is None else {"row_stages": self.row_stages.copy()}
         if self._blocks and (lengths > 0).any():
             actions = concatenated([block for _, block in self._blocks])
             starts = {row: start - first_stored for row, start in enumerate(self._starts) if lengths[row] > 0}
@@ -111,7 +122,10 @@ class EpisodeLog:
         return arrays
 
     def restore(self, arrays: dict[str, np.ndarray]) -> EpisodeReset:
-        """Continues from `to_arrays`; returns the episodes and actions that the environments must replay."""
+        """Continues from `to_arrays`; returns the episodes and actions that the environments must replay.
+
+        `stages` is restored before.
+        """
         lengths = arrays["lengths"]
         self.restarted = lengths < 0
         self.episodes = arrays["episodes"] + self.restarted
@@ -130,7 +144,11 @@ class EpisodeLog:
                     actions[row] = take(flat, slice(end - length, end))
                     write(take(block, (slice(longest - length, None), row)), actions[row])
             self._blocks.append((self.end_step - longest, block))
-        return EpisodeReset(tuple(int(episode) for episode in self.episodes), tuple(actions))
+        reset = EpisodeReset(tuple(int(episode) for episode in self.episodes), tuple(actions))
+        if self.row_stages is None or self.stages is None:
+            return reset
+        self.row_stages = np.where(self.restarted, self.stages.stages[0], arrays["row_stages"])
+        return dataclasses.replace(reset, stages=tuple(self.row_stages.tolist()))
 
 
 def _length(block: Tree) -> int:

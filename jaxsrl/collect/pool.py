@@ -74,6 +74,7 @@ class PoolCollector:
             cores=_replica_cores(self._plan, replica),
             supervision=config.supervision,
             journal=config.journal,
+            stages=config.stages,
         )
         agent, saved = config.agent, config.agent_state
         pool = EnvPool(
@@ -152,6 +153,11 @@ class PoolCollector:
         self.release(sequence)
         for pool in self._pools:
             pool.wake()
+
+    def set_stage(self, stage: int) -> None:
+        """Sets the stage of resets in the slots that are released from now on."""
+        for pool in self._pools:
+            pool.set_stage(stage)
 
     def acquire_replica(self, index: int, timeout_seconds: float) -> int | None:
         """Acquires a slot of one replica, like `acquire`. Thread-safety: one thread per replica."""

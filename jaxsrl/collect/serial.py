@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import jax
 import numpy as np
 
 from agents.api import Array, Params
-from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
+from envpool_bridge.envs.protocol import EpisodeReset, StagedRows, first_rows, step_rows
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
 from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.collect.stage_queue import StageQueue
 from jaxsrl.machine.devices import Device, on_device
 
 
@@ -41,6 +43,12 @@ class SerialCollector:
         self._store = ParamsStore(config.plan.max_policy_lag)
         self._device = device
         self._keys = row_keys(jax.device_put(config.act_key, device), range(shape.num_rows))
+        self._stages: StageQueue | None = None
+        self._stage = config.spec.stage
+        if config.spec.stage is not None:
+            self._stages = StageQueue(config.stages or (config.spec.stage,))
+            self._stage = self._stages.stages[0]
+            cast("StagedRows", self._rows).read_stage = lambda: self._stage
         self._steps = 0
         self._acting_seconds = self._stepping_seconds = 0.0
 
@@ -64,6 +72,8 @@ class SerialCollector:
         if not self._first:
             self._access.carry(self._slot(self._next - 1), slot, slice(None))
         self._first = False
+        if self._stages is not None:
+            self._stage = self._stages.take()
         whole = slice(0, self._shape.rollout_length)
         step_rows(slot, whole).prepare()
         for t in range(self._shape.rollout_length):
@@ -78,6 +88,11 @@ class SerialCollector:
 
     def release(self, sequence: int) -> None:
         """Does nothing: the next `acquire` overwrites an older slot."""
+
+    def set_stage(self, stage: int) -> None:
+        """Sets the stage of resets in later slots, as many as in other plans (`stage_delay`)."""
+        if self._stages is not None:
+            self._stages.later = stage
 
     def drop(self, sequence: int) -> None:
         """Raises: a slot is collected only when the learner asks for it."""

@@ -16,6 +16,16 @@ from jaxsrl.envs.last_step import LastStepJaxEnv
 from jaxsrl.envs.protocol import JaxEnv
 
 _OWN = {"CartPole-v1": CartPole}
+_NOT_IN_JAX = (
+    "frame_stack",
+    "mask_from_info",
+    "overlap_rows",
+    "row_kwargs",
+    "row_shares",
+    "add_task",
+    "stagger",
+    "stage",
+)
 
 
 def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
@@ -36,13 +46,13 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
     if config.suite == "smax":
         from jaxsrl.envs.smax import smax_source
 
-        _reject_settings(config, "frame_stack", "mask_from_info", "overlap_rows")
+        _reject_settings(config, *_NOT_IN_JAX)
         source = smax_source(config.id, config.arguments(), config.check_range)
         source = dataclasses.replace(source, info_fields=config.info_fields)
         return with_last_step(source, config.suite, chosen) if chosen.action or chosen.reward else source
     if config.suite not in JAX_SUITES:
         return config.source()
-    _reject_settings(config, "frame_stack", "mask_from_info", "overlap_rows", "info_fields")
+    _reject_settings(config, *_NOT_IN_JAX, "info_fields")
     make_jax_env(config)  # raises here instead of in a worker
     return JaxSource(partial(make_jax_env, config), check_range=config.check_range)
 

@@ -14,6 +14,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from envpool_bridge.spec.specs import EnvSpec, num_frames
+from envpool_bridge.spec.tasks import assign_tasks
 from envpool_bridge.spec.tree import take
 from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, make_act, row_keys
 from jaxsrl.collect.slot_layout import agent_layout
@@ -33,6 +34,7 @@ class EvaluationReport:
         greedy: whether the most likely action was taken.
         agent_returns: mean return of each agent, by name; {} where a row is an environment. `returns` are then means over the
             agents of an episode.
+        task_returns: mean return of each task, by name; {} where all rows are alike. A task without an episode is absent.
     """
 
     env_id: str
@@ -41,6 +43,7 @@ class EvaluationReport:
     seed: int
     greedy: bool
     agent_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    task_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
 
     def __repr__(self) -> str:
         return (
@@ -72,6 +75,7 @@ class EvaluationReport:
             "seed": self.seed,
             "greedy": self.greedy,
             **({"agent_returns": dict(self.agent_returns)} if self.agent_returns else {}),
+            **({"task_returns": dict(self.task_returns)} if self.task_returns else {}),
         }
 
 
@@ -161,7 +165,12 @@ def _report(
         for place, agent in enumerate(spec.agents):
             by_agent[agent.name] += [value for value, _ in played[place]]
     means = {name: float(np.mean(values)) for name, values in by_agent.items() if values}
-    return EvaluationReport(spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, means)
+    by_task: dict[str, list[float]] = {task.name: [] for task in spec.tasks}
+    tasks = assign_tasks(spec.tasks, num_envs) if spec.tasks else []
+    for episode, value in enumerate(returns if tasks else ()):
+        by_task[spec.tasks[tasks[episode % num_envs]].name].append(value)
+    task_means = {name: float(np.mean(values)) for name, values in by_task.items() if values}
+    return EvaluationReport(spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, means, task_means)
 
 
 class _Player:

@@ -26,23 +26,36 @@ class Episode(NamedTuple):
 class EpisodeTracker:
     """Running sums of B rows, and the last finished episodes.
 
+    Args:
+        num_rows: B.
+        info_fields: numbers in the infos to average; see EnvSpec.
+        tasks: names of the tasks of rows that differ.
+        task_of_row: [B] int, index of each row's task; None without tasks.
+
     Attributes:
         num_episodes: episodes finished so far.
         return_sum: sum of their returns.
         finished: episodes that finished since they were last taken; None while nothing takes them.
     """
 
-    def __init__(self, num_rows: int, info_fields: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        info_fields: Sequence[str] = (),
+        tasks: Sequence[str] = (),
+        task_of_row: np.ndarray | None = None,
+    ) -> None:
         self.finished: list[Episode] | None = None
         self.num_episodes = 0
         self.return_sum = 0.0
-        self._fields = tuple(info_fields)
+        self._fields, self._tasks, self._task_of_row = tuple(info_fields), tuple(tasks), task_of_row
         self._return = np.zeros(num_rows, np.float64)
         self._length = np.zeros(num_rows, np.int64)
         self._started_at = np.full(
             num_rows, np.nan
         )  # monotonic seconds; NaN for episodes that started before this process
-        self._recent: deque[tuple[float, ...]] = deque(maxlen=WINDOW)  # return, length, infos
+        # Return, length, infos, task; enough of them for a mean of each task.
+        self._recent: deque[tuple[float, ...]] = deque(maxlen=WINDOW * max(1, len(self._tasks)))
         self._seconds: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, slot: SlotViews) -> None:
@@ -69,6 +82,7 @@ class EpisodeTracker:
         self._seconds.extend((now[rows] - self._started_at[rows]).tolist())
         columns = [self._return[rows], self._length[rows]]
         columns += [slot.infos[name][t, rows] for name in self._fields]
+        columns += [] if self._task_of_row is None else [self._task_of_row[rows]]
         self._recent.extend(tuple(row) for row in np.stack(columns, axis=1).tolist())
         if self.finished is not None:
             self.finished += map(Episode, self._return[rows].tolist(), self._length[rows].tolist())
@@ -81,11 +95,13 @@ class EpisodeTracker:
         """Returns means over the last 100 finished episodes, and totals over all; empty before the first.
 
         Returns are in environment reward units, lengths in env steps. Info fields are those of an episode's last step, in the
-        environment's own units.
+        environment's own units. Means of a task are over its last 100 episodes among the last
+        100 of each task together.
         """
         if not self._recent:
             return {}
-        returns, lengths, *infos = zip(*self._recent, strict=True)
+        recent = list(self._recent)[-WINDOW:]
+        returns, lengths, *infos = zip(*recent, strict=True)
         metrics = {
             "episode/return_mean": float(np.mean(returns)),
             "episode/return_max": float(np.max(returns)),
@@ -93,9 +109,18 @@ class EpisodeTracker:
             "episode/count": float(self.num_episodes),
             "episode/return_sum": self.return_sum,
         }
-        for name, values in zip(self._fields, infos, strict=True):
+        for name, values in zip(self._fields, infos, strict=False):  # the last column may be the task
             if not np.isnan(values).all():
                 metrics[f"episode/info/{name}_mean"] = float(np.nanmean(values))
+        return metrics | self._task_metrics()
+
+    def _task_metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for task, name in enumerate(self._tasks):
+            own = [episode for episode in self._recent if episode[-1] == task][-WINDOW:]
+            if own:
+                metrics[f"episode/return/{name}"] = float(np.mean([episode[0] for episode in own]))
+                metrics[f"episode/length/{name}"] = float(np.mean([episode[1] for episode in own]))
         return metrics
 
     def timings(self) -> dict[str, float]:
@@ -103,9 +128,13 @@ class EpisodeTracker:
         known = [seconds for seconds in self._seconds if not np.isnan(seconds)]
         return {"episode/seconds_mean": float(np.mean(known))} if known else {}
 
+    @property
+    def _num_columns(self) -> int:
+        return 2 + len(self._fields) + (self._task_of_row is not None)
+
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Returns all state for a checkpoint, except times, which differ from run to run."""
-        recent = np.array([list(episode) for episode in self._recent], np.float64).reshape(-1, 2 + len(self._fields))
+        recent = np.array([list(episode) for episode in self._recent], np.float64).reshape(-1, self._num_columns)
         return {
             "return": self._return.copy(),
             "length": self._length.copy(),
@@ -119,7 +148,7 @@ class EpisodeTracker:
         forms = {name: value.shape for name, value in arrays.items()}
         rows, recent = (len(self._return),), forms.get("recent", ())
         has_rows = forms.get("return") == forms.get("length") == rows and "return_sum" in forms
-        return has_rows and recent[1:] == (2 + len(self._fields),)
+        return has_rows and recent[1:] == (self._num_columns,)
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Continues from `to_arrays`."""

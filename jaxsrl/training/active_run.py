@@ -138,6 +138,27 @@ class ActiveRun:
             raise UserError("a run stops for a reason: expected a short sentence, got an empty one")
         self._loop.request_stop(reason)
 
+    @property
+    def stage(self) -> int | None:
+        """Stage that `set_stage` set last, also before a resume; None where resets have none."""
+        return self._trainable.stage
+
+    def set_stage(self, stage: int) -> None:
+        """Sets the stage that environments receive with resets, `reset(options={"stage": n})`.
+
+        It applies to the resets of the trajectory after the next `max_policy_lag + 2`, which may be collected already. A
+        checkpoint contains it, so that a resumed run repeats all episodes.
+
+        Args:
+            stage: integer; `EnvConfig.stage` is the first one.
+
+        Raises:
+            UserError: no integer, `EnvConfig.stage` is not set, or the plan's environments cannot be sent another stage.
+        """
+        if isinstance(stage, bool) or not isinstance(stage, int):
+            raise UserError(f"expected an integer stage, got {stage!r}")
+        self._trainable.set_stage(stage)
+
     def save(self) -> bool:
         """Writes a checkpoint now; returns whether it was written.
 

@@ -20,11 +20,13 @@ class CollectorFactory:
 
     Attributes:
         num_rows: environments that the collector steps.
+        first_row: index in the run of the first of them.
     """
 
     def __init__(self, setup: TrainingSetup) -> None:
         self._setup = setup
         self.num_rows = setup.config.num_envs
+        self.first_row = 0
 
     def make_collector(self, config: CollectorConfig) -> Collector:
         """Returns a collector, which the caller closes."""

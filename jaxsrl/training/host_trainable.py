@@ -2,19 +2,23 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from agents.api import LearnerState
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.tree import leaves
 from jaxsrl.checkpoints.store import Arrays
-from jaxsrl.collect.collector import Collector, CollectorConfig
+from jaxsrl.collect.collector import Collector, CollectorConfig, StagedCollector
+from jaxsrl.collect.stage_queue import stage_delay
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import AnyLearner, HostLearner
 from jaxsrl.metrics.episodes import Episode
 from jaxsrl.plan.placement import devices_of
+from jaxsrl.training.async_learners import AsynchronousLearners
 from jaxsrl.training.build import make_learner
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
@@ -57,16 +61,18 @@ class HostTrainable(Trainable):
     def restore_or_init(self, arrays: Arrays | None) -> int:
         setup, num_rows = self._setup, self._collectors.num_rows
         if arrays is None:
-            self._progress = begin(setup.agent, setup.keys.init, num_rows, setup.spec)
+            self._progress = begin(setup.agent, setup.keys.init, num_rows, setup.spec, self._collectors.first_row)
         else:
-            sizes = (num_rows, setup.config.rollout_length)
-            self._progress = from_arrays(setup.agent, setup.keys.init, arrays, *sizes, setup.spec)
+            sizes, first_row = (num_rows, setup.config.rollout_length), self._collectors.first_row
+            self._progress = from_arrays(setup.agent, setup.keys.init, arrays, *sizes, setup.spec, first_row)
             self._saved = arrays
         return int(self._progress.state.num_updates)
 
     def start(self) -> AnyLearner:
         setup, progress = self._setup, self.progress
         first = int(progress.state.num_updates)
+        if progress.log.stages is not None:
+            progress.log.stages.resize(stage_delay(setup.plan))
         self._collector = collector = self._collectors.make_collector(self._collector_config(first))
         if setup.plan.max_policy_lag == 1 and first:
             if progress.previous_params is None:  # saved at another lag, or restored in part
@@ -79,8 +85,40 @@ class HostTrainable(Trainable):
         dump = setup.directory.path / NOT_FINITE_BATCH if has_all_rows else None
         watch = FiniteWatch(setup.config.learner.max_nonfinite_updates, dump)
         self._learner = make_learner(setup, collector, progress, self._replay, watch)
+        if {*progress.reset.stages, *self._stages()} - {setup.spec.stage}:
+            self._staged_collector()  # raises here instead of continuing at the first stage
         collector.start(progress.reset)
         return self._learner
+
+    @property
+    def stage(self) -> int | None:
+        stages = self.progress.log.stages
+        return None if stages is None else stages.later
+
+    def set_stage(self, stage: int) -> None:
+        log = self.progress.log
+        if log.stages is None:
+            raise UserError(f"environments receive no stage: set EnvConfig(stage=...) first, got stage {stage}")
+        self._staged_collector().set_stage(stage)
+        log.stages.later = stage
+
+    def _staged_collector(self) -> StagedCollector:
+        """Returns the collector, whose stage may change.
+
+        Raises:
+            UserError: its environments are on other machines, or its trajectories are consumed by several threads.
+        """
+        collector: Any = self._collector
+        if isinstance(self._learner, AsynchronousLearners) or not hasattr(collector, "set_stage"):
+            raise UserError(
+                f"plan {self._setup.plan.name}: the stage cannot change while it trains: expected environments on this "
+                f"machine and synchronous learners in one process, for example --plan single_learner_fine"
+            )
+        return collector
+
+    def _stages(self) -> tuple[int, ...]:
+        stages = self.progress.log.stages
+        return () if stages is None else stages.stages
 
     def check_restored(self, should_stop: Callable[[], bool]) -> None:
         log, expected = self.progress.log, self.progress.log.last_observation
@@ -166,6 +204,7 @@ class HostTrainable(Trainable):
             self._key_of_actions(first),
             agent_state,
             supervision=setup.config.pool.supervision,
+            stages=self._stages(),
         )
 
     def _key_of_actions(self, first: int) -> jax.Array:

@@ -10,18 +10,20 @@ import numpy as np
 from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tasks import assign_tasks
 from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
 from jaxsrl.checkpoints.partial_restore import restore_matching
 from jaxsrl.checkpoints.schema import Form, validate_match
 from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.slot_layout import agent_state_spec
+from jaxsrl.collect.stage_queue import StageQueue
 from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.client import buffer_shapes
 from jaxsrl.replay.state import experience, holds_buffer, inner_state, join_extra
 
 _DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.checkpoint_rows`
-_STEPS = "steps"
+_STEPS, _STAGES = "steps", "stages"
 
 
 @dataclasses.dataclass
@@ -43,11 +45,20 @@ class Progress:
     reset: EpisodeReset
 
 
-def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec) -> Progress:
-    """Returns the state of a new run; `key` is consumed."""
+def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec, first_row: int = 0) -> Progress:
+    """Returns the state of a new run, or of its rows from `first_row`; `key` is consumed."""
     reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
     log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
-    return Progress(jax.jit(agent.init)(key), None, EpisodeTracker(num_rows, spec.info_fields), log, reset)
+    episodes = _make_tracker(spec, num_rows, first_row)
+    return Progress(jax.jit(agent.init)(key), None, episodes, log, reset)
+
+
+def _make_tracker(spec: EnvSpec, num_rows: int, first_row: int) -> EpisodeTracker:
+    size, names = spec.rows_per_env, tuple(task.name for task in spec.tasks)
+    if not names:
+        return EpisodeTracker(num_rows, spec.info_fields)
+    tasks = np.repeat(assign_tasks(spec.tasks, (first_row + num_rows) // size), size)[first_row:]
+    return EpisodeTracker(num_rows, spec.info_fields, names, tasks)
 
 
 def to_arrays(
@@ -72,11 +83,18 @@ def to_arrays(
         arrays |= flatten(previous_params, BEHIND)
     arrays |= {EPISODES + name: value for name, value in episodes.to_arrays().items()}
     arrays |= {LOG + name: value for name, value in log.to_arrays().items()}
-    return arrays | {_STEPS: np.array(log.end_step)}
+    stages = {} if log.stages is None else {_STAGES: np.array(log.stages.stages, np.int64)}
+    return arrays | {_STEPS: np.array(log.end_step)} | stages
 
 
 def from_arrays(
-    agent: AnyAgent, key: jax.Array, arrays: Arrays, num_rows: int, rollout_length: int, spec: EnvSpec
+    agent: AnyAgent,
+    key: jax.Array,
+    arrays: Arrays,
+    num_rows: int,
+    rollout_length: int,
+    spec: EnvSpec,
+    first_row: int = 0,
 ) -> Progress:
     """Returns the run as it was when `arrays` were made; `key` only gives the shapes.
 
@@ -88,10 +106,13 @@ def from_arrays(
     state = restore_state(agent, key, arrays)
     has_previous = any(name.startswith(BEHIND) for name in arrays)
     previous_params = unflatten(state.params, arrays, BEHIND) if has_previous else None
-    episodes = EpisodeTracker(num_rows, spec.info_fields)
+    episodes = _make_tracker(spec, num_rows, first_row)
     # With dropped trajectories, more steps were collected than learned from.
     first_step = int(arrays.get(_STEPS, int(state.num_updates) * rollout_length))
     log = EpisodeLog(num_rows, first_step, spec, agent_state=agent_state_spec(agent))
+    if log.stages is not None and _STAGES in arrays:
+        log.stages = StageQueue(arrays[_STAGES].tolist())
+        log.row_stages = np.full(num_rows, log.stages.stages[0], np.int64)
     if not any(name.startswith(LOG) for name in arrays):
         # An episode takes at least one step, so no earlier one has this number, from which its seed follows.
         log.episodes[:] = first_step
@@ -112,7 +133,7 @@ def state_to_arrays(state: LearnerState, with_replay: bool = True) -> Arrays:
 def rows_fit(arrays: Arrays, agent: AnyAgent, num_rows: int, spec: EnvSpec) -> bool:
     """Returns whether a checkpoint holds the episodes in progress of `num_rows` rows of such environments."""
     log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
-    tracker = EpisodeTracker(num_rows, spec.info_fields)
+    tracker = _make_tracker(spec, num_rows, 0)
     return tracker.fits(named(arrays, EPISODES)) and log.fits(named(arrays, LOG))
 
 

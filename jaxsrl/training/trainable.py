@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from agents.api import LearnerState
+from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.episodes import Episode
@@ -34,6 +35,19 @@ class Trainable(Protocol):
     def step(self) -> bool:
         """Runs the next updates; returns whether any was done within a short wait."""
         ...
+
+    @property
+    def stage(self) -> int | None:
+        """Stage of later resets; None where resets have none."""
+        return None
+
+    def set_stage(self, stage: int) -> None:
+        """Sets the stage that environments receive with later resets; call it between updates.
+
+        Raises:
+            UserError: the environments of this plan have no stage that may change.
+        """
+        raise UserError(f"environments on devices receive no stage: use another --plan, got stage {stage}")
 
     def final_state(self) -> LearnerState:
         """Returns the newest learner state, on one device where policies learn on devices of their own."""

@@ -80,7 +80,8 @@ class AtariSource(GymnasiumSource):
     def for_evaluation(self) -> "AtariSource":
         """Returns rows of whole games that count the score, without the changes for learning."""
         options = self.options.for_evaluation()
-        return dataclasses.replace(self, make_env=partial(_make, self.env_id, options), options=options)
+        make_env = partial(_make, self.env_id, options)
+        return dataclasses.replace(super().for_evaluation(), make_env=make_env, options=options)
 
 
 def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> AtariSource:

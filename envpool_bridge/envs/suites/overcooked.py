@@ -53,7 +53,8 @@ class OvercookedSource(ParallelSource):
     def for_evaluation(self) -> "OvercookedSource":
         """Returns rows that are rewarded only for soups."""
         options = dataclasses.replace(self.options, shaped_reward=0.0)
-        return dataclasses.replace(self, make_env=partial(Overcooked, self.env_id, options), options=options)
+        make_env = partial(Overcooked, self.env_id, options)
+        return dataclasses.replace(super().for_evaluation(), make_env=make_env, options=options)
 
 
 def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> OvercookedSource:

@@ -36,9 +36,10 @@ class ProcessCollectors(CollectorFactory):
         self._cluster = ClusterCollectors(setup, open_engine) if open_engine is not None else None
         self._replicas = replicas_of(setup.plan, self._processes.process_id, self._processes.num_processes)
         self.num_rows = setup.plan.shape.num_rows * len(self._replicas)
+        self.first_row = setup.plan.shape.num_rows * self._replicas.start
 
     def make_collector(self, config: CollectorConfig) -> Collector:
-        first_row = self._replicas.start * config.plan.shape.num_rows
+        first_row = self.first_row
         config = dataclasses.replace(config, agent_state=self._spread(config.agent_state, first_row))
         if self._cluster is None:
             devices = device_of_each_replica(config.plan.inference)

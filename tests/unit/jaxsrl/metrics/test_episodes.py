@@ -324,3 +324,35 @@ def test_fits_checks_rows_and_spaces():
     assert not EpisodeLog(4, 5, SPEC, agent_state=ArraySpec((2,), "float32")).fits(log.to_arrays())
     assert not EpisodeLog(4, 5, SPEC).fits({})
     assert not EpisodeTracker(4).fits({})
+
+
+def test_each_task_has_means_of_its_own_episodes():
+    views, _ = legal_run(4, slots=60, ends=0.5)
+    tasks = np.array([0, 1, 1, 0])
+    tracker = EpisodeTracker(4, (), ("easy", "hard"), tasks)
+    for slot in views:
+        tracker.observe(slot)
+    finished = []
+    returns, lengths = np.zeros(4), np.zeros(4, int)
+    for slot in views:
+        for t in range(len(slot.reward)):
+            returns += np.where(slot.valid[t], slot.reward[t], 0.0)
+            lengths += slot.valid[t]
+            for row in np.flatnonzero(slot.terminated[t] | slot.truncated[t]):
+                finished.append((tasks[row], returns[row], lengths[row]))
+                returns[row], lengths[row] = 0.0, 0
+    metrics = tracker.metrics()
+    assert len(finished) > 2 * WINDOW
+    for task, name in enumerate(("easy", "hard")):
+        own = [episode for episode in finished[-2 * WINDOW :] if episode[0] == task][-WINDOW:]
+        assert metrics[f"episode/return/{name}"] == np.mean([value for _, value, _ in own])
+        assert metrics[f"episode/length/{name}"] == np.mean([length for _, _, length in own])
+    again = EpisodeTracker(4, (), ("easy", "hard"), tasks)
+    assert again.fits(tracker.to_arrays())
+    again.restore(tracker.to_arrays())
+    assert again.metrics() == metrics
+    assert not EpisodeTracker(4).fits(tracker.to_arrays())
+    plain = EpisodeTracker(4)
+    for slot in views:
+        plain.observe(slot)
+    assert plain.metrics().items() <= metrics.items()
