@@ -25,7 +25,11 @@ from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
+from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
+from jaxsrl.many_seeds.members import member_configs
+from jaxsrl.many_seeds.processes import this_command, train_in_processes
+from jaxsrl.many_seeds.train_together import train_together
 from jaxsrl.plan.import_file import import_file
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.population.policies import PoliciesConfig, PolicyDefaults, make_multi_policy_agent, make_own_agents
@@ -83,6 +87,28 @@ class Experiment:
         agent, source, spec = self.build()
         return train(agent, source, self.run, experiment=self, spec=spec, quiet=quiet, callbacks=callbacks)
 
+    def train_seeds(self, *, quiet: bool = False) -> list[TrainReport]:
+        """Trains all seeds of `run.seeds` in one program, and evaluates each; the environments are written in JAX.
+
+        A stop signal saves all seeds, and the same call resumes them. Stopped runs are not evaluated.
+
+        Raises:
+            UserError: something cannot run as asked; raised before training starts.
+        """
+        agent, source, spec = self.build()
+        show = (lambda line: None) if quiet else print
+        reports: list[TrainReport] = []
+        done_runs = train_together(agent, source, spec, self.run, self, quiet)
+        for done, config in zip(done_runs, member_configs(self.run), strict=True):
+            report = TrainReport(**vars(done))
+            if done.stopped_by:
+                show(f"{done.directory}: stopped by {done.stopped_by} at {done.env_steps:,} env steps; it resumes")
+            elif config.eval.final_episodes:
+                report = _evaluate(report, agent, config, evaluation_source(config.eval, source, self.env))
+                show(f"{done.directory}: {_format_returns(report)}")
+            reports.append(report)
+        return reports
+
 
 def train(
     agent: AnyAgent,
@@ -128,15 +154,26 @@ def train(
         speed = done.env_steps / done.seconds
         show(f"trained {done.env_steps:,} env steps in {done.seconds:.1f} s ({speed:,.0f} env steps/s)")
     if config.eval.final_episodes:
-        episodes, params = config.eval.final_episodes, done.state.params
-        source = evaluation_source(config.eval, source, getattr(experiment, "env", env))
-        evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
-        report = dataclasses.replace(report, evaluation=evaluation)
-        write_json(done.directory / "eval.json", evaluation.to_json())
-        returns = f"mean return {evaluation.mean_return:.1f} (std {evaluation.std_return:.1f})"
-        show(f"evaluated {len(evaluation.returns)} greedy episodes: {returns}")
+        report = _evaluate(
+            report, agent, config, evaluation_source(config.eval, source, getattr(experiment, "env", env))
+        )
+        show(_format_returns(report))
     show(_files_message(done.directory, config))
     return report
+
+
+def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource) -> TrainReport:
+    """Returns the report of a run with the evaluation of its final parameters, which eval.json holds too."""
+    episodes, params = config.eval.final_episodes, report.state.params
+    evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
+    write_json(report.directory / "eval.json", evaluation.to_json())
+    return dataclasses.replace(report, evaluation=evaluation)
+
+
+def _format_returns(report: TrainReport) -> str:
+    assert report.evaluation is not None
+    returns = f"mean return {report.evaluation.mean_return:.1f} (std {report.evaluation.std_return:.1f})"
+    return f"evaluated {len(report.evaluation.returns)} greedy episodes: {returns}"
 
 
 def _files_message(directory: Path, config: RunConfig) -> str:
@@ -299,6 +336,8 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
             Or a UserError, status 2; lost learner processes or lost replay, status 75.
     """
     parsed = parse_flags(experiment, flags, sys.modules["__main__"].__doc__)
+    if parsed.run.seeds > 1:
+        sys.exit(_train_seeds(parsed))
     use_synchronous_cpu_dispatch()
     # `join` splits the host itself.
     if join(parsed.run.distributed, parsed.run.machine.num_cpu_devices) is None and parsed.run.machine.num_cpu_devices:
@@ -307,3 +346,14 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
         stopped_by = parsed.train().stopped_by
         if stopped_by:
             sys.exit(exit_status(stopped_by))
+
+
+def _train_seeds(experiment: Experiment) -> int:
+    """Trains all seeds of an experiment; returns the exit status."""
+    run = experiment.run
+    if run.plan != "device_only":
+        return train_in_processes(run, this_command(), print)
+    set_num_cpu_devices(run.machine.num_cpu_devices or min(run.seeds, count_cores()))
+    with stop_on_signals(exit_now):
+        stopped = [report.stopped_by for report in experiment.train_seeds() if report.stopped_by]
+        return exit_status(stopped[0]) if stopped else 0

@@ -81,13 +81,12 @@ def run(
         LostLearnerError: of several learner processes, another one failed or was lost.
         EnvPoolError: an environment failed.
     """
-    if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
-        raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
+    _check_config(plan, config)
     source = make_env(env)
-    callbacks = [*_make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
+    callbacks = [*make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
     spec = spec or source.spec()
     plan = add_agent_fragments(plan, agent, config.local_replay_memory)
-    identity = _identity(agent, experiment, config, spec)
+    identity = make_identity(agent, experiment, config, spec)
     path = Path(config.directory) / run_name(config, agent, spec)
     with contextlib.ExitStack() as held:
         if config.machine.disable_cpu_idle:
@@ -115,6 +114,15 @@ def run(
         return report
 
 
+def _check_config(plan: Plan, config: RunConfig) -> None:
+    if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
+        raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
+    if config.seeds > 1:
+        raise UserError(
+            f"run trains one seed, got run.seeds {config.seeds}: use Experiment.train_seeds, or jaxsrl train"
+        )
+
+
 def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
     """Returns the agent for single frames, with replay around it where that is on devices."""
     stacked = with_stacked_frames(agent, spec)
@@ -124,7 +132,7 @@ def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
     return learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
 
 
-def _identity(agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
+def make_identity(agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
     """Returns the metadata of checkpoints."""
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
     algorithm = find_algorithm(getattr(experiment, "agent", None))
@@ -132,7 +140,7 @@ def _identity(agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec
     return {**named, "experiment": saved, "env_spec": spec_to_dict(spec)}
 
 
-def _make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: Any) -> list[Callback]:
+def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: Any) -> list[Callback]:
     """Returns the callbacks that the configuration asks for; `env` is the configuration of `source`, if it has one.
 
     Raises:

@@ -41,7 +41,7 @@ _PLACEMENT = (
 # as a linear learning rate, stretches with `total_env_steps`: the run then differs from a longer one from the start.
 OPERATION = (
     frozenset({"run.total_env_steps", "run.directory", "run.shutdown_timeout_seconds", "run.stall_timeout_seconds"})
-    | {"run.max_hours", "run.target_return", "run.plateau_env_steps"}
+    | {"run.max_hours", "run.target_return", "run.plateau_env_steps", "run.seeds", "run.seeds_at_once"}
     | {f"run.learner.{name}" for name in _SAFETY}
     | {f"run.pool.supervision.{field.name}" for field in dataclasses.fields(PoolConfig().supervision)}
     | _paths("replay", ReplayMemoryConfig)
@@ -66,6 +66,9 @@ class RunConfig:
         name: of the run directory; "" derives it from the experiment, the environment and the seed.
         directory: parent directory of runs.
         seed: of everything random.
+        seeds: number of runs, with the seeds `seed`, `seed` + 1, ..., each in a run directory of its own. They are one program
+            with plan `device_only`, and otherwise processes.
+        seeds_at_once: of these processes, the number that run at the same time, each on cores of its own.
         plan: placement of environments, inference and learning: a name in `jaxsrl.plan.policies.PLANS`, or your own function
             as "path/to/file.py:function" or "module:function".
         total_env_steps: environment steps of the whole run.
@@ -101,6 +104,8 @@ class RunConfig:
     name: str = ""
     directory: str = "runs"
     seed: int = 0
+    seeds: int = 1
+    seeds_at_once: int = 1
     plan: Annotated[str, tyro.conf.arg(aliases=["--plan"])] = "single_learner_fine"
     total_env_steps: int = 500_000
     num_envs: int = 128
@@ -132,6 +137,8 @@ class RunConfig:
             total_env_steps=self.total_env_steps,
             num_envs=self.num_envs,
             rollout_length=self.rollout_length,
+            seeds=self.seeds,
+            seeds_at_once=self.seeds_at_once,
         )
         validate_at_least(
             0,

@@ -1,6 +1,7 @@
 """Learner on the device: environments, policy and learner state together, advanced by several updates per dispatch."""
 
 import time
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from jaxsrl.device_loop.episode_totals import EpisodeSums, clear_finished
 from jaxsrl.device_loop.program import RunKeys, compile_advance, place_keys
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_watch import FiniteWatch
-from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.learner.loop import AnyLearner, LearnerStats
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.replay.state import replace_learned
@@ -53,6 +54,22 @@ class DispatchSize:
             self.updates *= 2
         elif seconds > _MOST_SECONDS:
             self.updates = max(1, self.updates // 2)
+
+
+class RowsLearner(AnyLearner, Protocol):
+    """A learner on the device that owns the rows too; see `DeviceLearner`."""
+
+    def advance(self, num_updates: int, every: int) -> None:
+        """Runs one dispatch, until update `num_updates` or the next multiple of `every` at the latest."""
+        ...
+
+    def take_episodes(self, totals: EpisodeTotals) -> None:
+        """Moves the episodes that finished since the last call into `totals`."""
+        ...
+
+    def save_arrays(self) -> Arrays:
+        """Returns all rows by name."""
+        ...
 
 
 class DeviceLearner:
@@ -96,7 +113,7 @@ class DeviceLearner:
     ) -> None:
         self._mesh, self._watch = mesh, watch
         self._keys = place_keys(mesh, keys)
-        self._rows = _place_rows(agent, env, mesh, self._keys, saved)
+        self._rows = place_rows(agent, env, mesh, self._keys, saved)
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
         # Compiled here, so that `step` measures only computation.
@@ -160,7 +177,7 @@ class DeviceLearner:
         return rows_to_arrays(self._rows)
 
 
-def _place_rows(agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, saved: Arrays | None) -> DeviceRows:
+def place_rows(agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, saved: Arrays | None) -> DeviceRows:
     """Returns the rows of a new or resumed run, in memory of their own, which may be donated."""
 
     def first(run_keys: RunKeys) -> DeviceRows:

@@ -34,7 +34,7 @@ class AdvanceFn(Protocol):
     """
 
     def __call__(
-        self, num_updates: np.int32, state: LearnerState, rows: DeviceRows, keys: RunKeys
+        self, num_updates: np.int32 | Array, state: LearnerState, rows: DeviceRows, keys: RunKeys
     ) -> tuple[LearnerState, DeviceRows, Metrics]:
         """Returns state and rows after the updates, and the metrics."""
         ...
@@ -55,6 +55,34 @@ def make_run_keys(run_seed: int, act_key: Array, update_key: Array, num_rows: in
 def place_keys(mesh: LearnerMesh, keys: RunKeys) -> RunKeys:
     """Returns the keys with the program's placement."""
     return RunKeys(mesh.place_rows(keys.rows), jax.device_put(keys.update, mesh.replicated))
+
+
+def make_advance(env: JaxEnv, agent: Agent, num_steps: int, sharding: jax.sharding.Sharding | None = None) -> AdvanceFn:
+    """Returns the program as a function to compile.
+
+    Args:
+        env: environment of every row.
+        agent: agent that acts and learns.
+        num_steps: T.
+        sharding: of trajectories over their rows; None leaves them where they are.
+    """
+
+    def one(state: LearnerState, rows: DeviceRows, keys: RunKeys) -> tuple[LearnerState, DeviceRows, Metrics]:
+        trajectory, rows = collect(env, agent, state.params, rows, keys.rows, state.num_updates, num_steps)
+        if sharding is not None:
+            trajectory = jax.lax.with_sharding_constraint(trajectory, sharding)
+        state, metrics = agent.update(state, trajectory, jax.random.fold_in(keys.update, state.num_updates))
+        return state, rows, metrics
+
+    def advance(
+        num_updates: np.int32 | Array, state: LearnerState, rows: DeviceRows, keys: RunKeys
+    ) -> tuple[LearnerState, DeviceRows, Metrics]:
+        metrics = jax.eval_shape(one, state, rows, keys)[2]
+        zeros = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
+        carry = (state, rows, zeros)
+        return jax.lax.fori_loop(0, num_updates, lambda _, carry: one(carry[0], carry[1], keys), carry)
+
+    return advance
 
 
 def compile_advance(
@@ -80,21 +108,7 @@ def compile_advance(
         rows: placed rows.
         keys: placed keys.
     """
-
-    def one(state: LearnerState, rows: DeviceRows, keys: RunKeys) -> tuple[LearnerState, DeviceRows, Metrics]:
-        trajectory, rows = collect(env, agent, state.params, rows, keys.rows, state.num_updates, num_steps)
-        trajectory = jax.lax.with_sharding_constraint(trajectory, mesh.rows)
-        state, metrics = agent.update(state, trajectory, jax.random.fold_in(keys.update, state.num_updates))
-        return state, rows, metrics
-
-    def advance(
-        num_updates: Array, state: LearnerState, rows: DeviceRows, keys: RunKeys
-    ) -> tuple[LearnerState, DeviceRows, Metrics]:
-        metrics = jax.eval_shape(one, state, rows, keys)[2]
-        zeros = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
-        carry = (state, rows, zeros)
-        return jax.lax.fori_loop(0, num_updates, lambda _, carry: one(carry[0], carry[1], keys), carry)
-
+    advance = make_advance(env, agent, num_steps, mesh.rows)
     out_shardings = (mesh.state_shardings(state), mesh.leading_rows, mesh.replicated)
     jitted = jax.jit(advance, donate_argnums=(1, 2), out_shardings=out_shardings)
     return jitted.lower(np.int32(1), state, rows, keys).compile()

@@ -6,7 +6,7 @@ from agents.api import Agent, LearnerState
 from jaxsrl.checkpoints.names import EPISODES
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.device_loop.checkpoint_rows import rows_fit
-from jaxsrl.device_loop.loop import DeviceLearner
+from jaxsrl.device_loop.loop import DeviceLearner, RowsLearner
 from jaxsrl.device_loop.program import RunKeys, make_run_keys
 from jaxsrl.envs.protocol import JaxEnv, validate_env
 from jaxsrl.learner.finite_watch import FiniteWatch
@@ -38,17 +38,17 @@ class DeviceTrainable(Trainable):
         self._episodes = EpisodeTotals()
         self._initial: LearnerState | None = None
         self._saved: Arrays | None = None
-        self._learner: DeviceLearner | None = None
+        self._learner: RowsLearner | None = None
 
     @property
-    def learner(self) -> DeviceLearner:
+    def learner(self) -> RowsLearner:
         """Returns the learner; after `start`."""
         if self._learner is None:
             raise RuntimeError("start comes first")
         return self._learner
 
     def rows_fit(self, arrays: Arrays) -> bool:
-        return rows_fit(arrays, self._env, self._agent, self._run_keys())
+        return rows_fit(arrays, self._env, self._agent, self.run_keys())
 
     def restore_or_init(self, arrays: Arrays | None) -> int:
         key = self._setup.keys.init
@@ -60,13 +60,17 @@ class DeviceTrainable(Trainable):
         return int(state.num_updates)
 
     def start(self) -> AnyLearner:
-        setup, config = self._setup, self._setup.config
-        mesh = LearnerMesh(devices_of(setup.plan.learner))
-        watch = FiniteWatch(config.learner.max_nonfinite_updates, setup.directory.path / NOT_FINITE_BATCH)
-        sizes, state = config.rollout_length, self.final_state()
-        self._learner = DeviceLearner(self._agent, self._env, mesh, sizes, state, self._run_keys(), self._saved, watch)
+        setup = self._setup
+        watch = FiniteWatch(setup.config.learner.max_nonfinite_updates, setup.directory.path / NOT_FINITE_BATCH)
+        self._learner = self.make_learner(self.final_state(), self._saved, watch)
         self._initial = self._saved = None
         return self._learner
+
+    def make_learner(self, state: LearnerState, saved: Arrays | None, watch: FiniteWatch) -> RowsLearner:
+        """Returns the learner that continues from a state, and from the rows of a checkpoint."""
+        mesh = LearnerMesh(devices_of(self._setup.plan.learner))
+        length = self._setup.config.rollout_length
+        return DeviceLearner(self._agent, self._env, mesh, length, state, self.run_keys(), saved, watch)
 
     def step(self) -> bool:
         config, learner = self._setup.config, self.learner
@@ -85,6 +89,7 @@ class DeviceTrainable(Trainable):
     def episode_metrics(self) -> dict[str, float]:
         return self._episodes.metrics()
 
-    def _run_keys(self) -> RunKeys:
+    def run_keys(self) -> RunKeys:
+        """Returns the keys of the run."""
         keys, config = self._setup.keys, self._setup.config
         return make_run_keys(config.seed, keys.act, keys.update, config.num_envs)

@@ -98,6 +98,8 @@ CHANGES = {
     "run.init_optimizer": True,
     "run.target_return": 475.0,
     "run.plateau_env_steps": 5000,
+    "run.seeds": 3,
+    "run.seeds_at_once": 2,
     "run.plan": "serial",
     "run.pool.num_workers": 4,
     "run.pool.lanes_per_worker": 1,

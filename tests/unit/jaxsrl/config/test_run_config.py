@@ -19,6 +19,8 @@ POSITIVE = [
     "run.total_env_steps",
     "run.num_envs",
     "run.rollout_length",
+    "run.seeds",
+    "run.seeds_at_once",
     "pool.num_workers",
     "pool.lanes_per_worker",
     "pool.workers_per_lane",

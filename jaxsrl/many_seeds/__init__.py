@@ -1,0 +1,1 @@
+"""Training of several seeds at once: in one program where environments are on devices, elsewhere as processes."""

@@ -1,0 +1,159 @@
+"""Learners of members, whose updates one program computes together."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import Agent, LearnerState, Metrics
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.device_loop.episode_totals import EpisodeSums
+from jaxsrl.device_loop.loop import DispatchSize, RowsLearner
+from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.many_seeds.program import MembersProgram, MemberStart
+from jaxsrl.many_seeds.turns import Turns
+from jaxsrl.metrics.episodes import EpisodeTotals
+from jaxsrl.replay.state import replace_learned
+
+
+class MemberLearner(RowsLearner):
+    """Learner of one member. Attributes as those of `DeviceLearner`. Thread-safety: the thread of the member.
+
+    Args:
+        group: of the member.
+        index: of the member in the group.
+        num_updates: done so far.
+        watch: counter of non-finite updates.
+    """
+
+    def __init__(self, group: "SeedGroup", index: int, num_updates: int, watch: FiniteWatch) -> None:
+        self.num_updates = num_updates
+        self.metrics: Metrics = {}
+        self.stats = LearnerStats()
+        self.too_many_nonfinite = False
+        self._episodes: list[tuple[int, float, float, int]] = []
+        self._group, self._index, self._watch = group, index, watch
+        self._final: LearnerState | None = None
+
+    @property
+    def state(self) -> LearnerState:
+        return self._group.state(self._index) if self._final is None else self._final
+
+    def advance(self, num_updates: int, every: int) -> None:
+        self._group.advance(self._index, self._group.size.next_size(self.num_updates, num_updates, every))
+
+    def receive(self, count: int, metrics: Metrics, episodes: EpisodeSums, seconds: float) -> None:
+        """Records what a dispatch has done.
+
+        Args:
+            count: updates.
+            metrics: of the last one.
+            episodes: that finished, [B] each.
+            seconds: of the dispatch.
+        """
+        finished = int(episodes.count.sum(dtype=np.int64))
+        if finished:
+            return_sum, length = episodes.return_sum.sum(dtype=np.float64), episodes.length_sum.sum(dtype=np.int64)
+            self._episodes.append((finished, float(return_sum), float(episodes.return_max.max()), int(length)))
+        self.num_updates += count
+        self.metrics = metrics
+        self.stats.updates += count
+        self.stats.busy_seconds += seconds
+        self.too_many_nonfinite = self._watch.observe(metrics, (), wait=True)
+        self.stats.skipped = self._watch.skipped
+
+    def take_episodes(self, totals: EpisodeTotals) -> None:
+        for finished in self._episodes:
+            totals.add_totals(*finished)
+        self._episodes.clear()
+
+    def save_arrays(self) -> Arrays:
+        return self._group.rows(self._index)
+
+    def restore_learned(self, learned: LearnerState) -> None:
+        self._group.set_state(self._index, replace_learned(self.state, learned))
+        self.too_many_nonfinite = False
+
+    def keep_state(self) -> None:
+        """Keeps the newest state, since the program continues without this member."""
+        self._final = self.state
+
+
+class SeedGroup:
+    """Members that one program trains. Thread-safety: each member calls from its own thread, between `enter` and `leave`.
+
+    Args:
+        num_members: of the group.
+        agent: agent that acts and learns.
+        env: environment of every row.
+        rollout_length: T.
+
+    Attributes:
+        size: updates of the next dispatch.
+        learners: by member, of those that have started.
+    """
+
+    def __init__(self, num_members: int, agent: Agent, env: JaxEnv, rollout_length: int) -> None:
+        self.size = DispatchSize()
+        self.learners: dict[int, MemberLearner] = {}
+        self._agent, self._env, self._rollout_length = agent, env, rollout_length
+        self._turns = Turns(num_members, self._serve)
+        self._program: MembersProgram | None = None
+        self._positions: dict[int, int] = {}
+
+    def enter(self, member: int) -> None:
+        """Waits for the first turn of a member."""
+        self._turns.enter(member)
+
+    def leave(self, member: int) -> None:
+        """Ends the part of a member, whose state stays as it is; idempotent."""
+        learner = self.learners.get(member)
+        if learner is not None and self._program is not None:
+            learner.keep_state()
+        self._turns.leave(member)
+
+    def start(self, member: int, start: MemberStart, watch: FiniteWatch) -> MemberLearner:
+        """Returns the learner of a member, once all members have started and the program is compiled."""
+        self.learners[member] = MemberLearner(self, member, int(start.state.num_updates), watch)
+        self._turns.request(member, start)
+        return self.learners[member]
+
+    def advance(self, member: int, num_updates: int) -> None:
+        """Advances a member, together with the updates of the others."""
+        self._turns.request(member, num_updates)
+
+    def state(self, member: int) -> LearnerState:
+        """Returns the learner state of a member."""
+        return self._compiled.state(self._positions[member])
+
+    def rows(self, member: int) -> Arrays:
+        """Returns the rows of a member by name."""
+        return self._compiled.rows(self._positions[member])
+
+    def set_state(self, member: int, state: LearnerState) -> None:
+        """Replaces the learner state of a member."""
+        self._compiled.set_state(self._positions[member], state)
+
+    @property
+    def _compiled(self) -> MembersProgram:
+        if self._program is None:
+            raise RuntimeError("start comes first")
+        return self._program
+
+    def _serve(self, requests: dict[int, Any]) -> None:
+        """Starts the program with the first request of each member, and advances it with later ones."""
+        if self._program is None:
+            # Members whose runs are complete never start.
+            self._positions = {member: position for position, member in enumerate(sorted(requests))}
+            starts, devices = [requests[member] for member in sorted(requests)], jax.local_devices()
+            self._program = MembersProgram(self._agent, self._env, self._rollout_length, starts, devices)
+            return
+        counts = {self._positions[member]: count for member, count in requests.items()}
+        metrics, episodes, seconds = self._program.advance(counts)
+        self.size.record(max(counts.values()), seconds)
+        for member, count in requests.items():
+            at = self._positions[member]
+            own = {name: value[at] for name, value in metrics.items()}
+            self.learners[member].receive(count, own, jax.tree.map(lambda leaf, at=at: leaf[at], episodes), seconds)

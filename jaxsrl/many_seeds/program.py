@@ -1,0 +1,138 @@
+"""The program of several runs: states and rows of all members, advanced by one dispatch."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from agents.api import Agent, LearnerState
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.device_loop.checkpoint_rows import rows_to_arrays
+from jaxsrl.device_loop.collect import DeviceRows
+from jaxsrl.device_loop.episode_totals import EpisodeSums, clear_finished
+from jaxsrl.device_loop.loop import place_rows
+from jaxsrl.device_loop.program import RunKeys, make_advance
+from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.mesh import LearnerMesh
+
+
+class MemberStart(NamedTuple):
+    """State of a member before its first update in this process.
+
+    Attributes:
+        state: learner state.
+        keys: of the run.
+        saved: arrays of a checkpoint, with the rows; None for a new run.
+    """
+
+    state: LearnerState
+    keys: RunKeys
+    saved: Arrays | None
+
+
+class MembersProgram:
+    """Owner of the states and rows of N members. Thread-safety: one thread at a time.
+
+    Members are divided among the devices, which do not communicate. The members of a CPU device run one after another within
+    the program, so that each computes what a single run computes, bit for bit. Those of an accelerator run as one batch.
+    The constructor compiles the program.
+
+    Args:
+        agent: agent that acts and learns.
+        env: environment of every row.
+        rollout_length: T.
+        starts: of the members.
+        devices: of the program.
+
+    Raises:
+        UserError: the rows of a checkpoint are of another environment or agent, or of another number of rows.
+    """
+
+    def __init__(
+        self, agent: Agent, env: JaxEnv, rollout_length: int, starts: Sequence[MemberStart], devices: Sequence[Any]
+    ) -> None:
+        self._per_device = -(-len(starts) // len(devices))
+        self._devices = devices[: -(-len(starts) // self._per_device)]
+        mesh = Mesh(np.array(self._devices), ("member",))
+        self._sharding = NamedSharding(mesh, PartitionSpec("member"))
+        # Every device has the same number of members; the last ones may be copies that no update changes.
+        self._padded = self._per_device * len(self._devices)
+        starts = [*starts, *[starts[-1]] * (self._padded - len(starts))]
+        first = LearnerMesh(self._devices[:1])
+        self._state: LearnerState = self._stack([start.state for start in starts])
+        self._keys: RunKeys = self._stack([start.keys for start in starts])
+        self._rows: DeviceRows = self._stack(
+            [place_rows(agent, env, first, start.keys, start.saved) for start in starts]
+        )
+        self._take = jax.jit(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))
+        self._clear = jax.jit(clear_finished, donate_argnums=0, out_shardings=self._sharding)
+        self._advance = self._compile(agent, env, rollout_length)
+
+    def advance(self, counts: Mapping[int, int]) -> tuple[dict[str, np.ndarray], EpisodeSums, float]:
+        """Runs updates of each member, and waits for them.
+
+        Args:
+            counts: updates by member; those that are missing stay as they are.
+
+        Returns:
+            The metrics of each member's last update, [N] each. The episodes that finished, [N, B] each. The seconds.
+        """
+        updates = np.zeros(self._padded, np.int32)
+        for member, count in counts.items():
+            updates[member] = count
+        start = time.perf_counter()
+        self._state, self._rows, metrics = self._advance(
+            jax.device_put(updates, self._sharding), self._state, self._rows, self._keys
+        )
+        jax.block_until_ready((self._state, self._rows, metrics))
+        seconds = time.perf_counter() - start
+        episodes: EpisodeSums = jax.device_get(self._rows.episodes)
+        if episodes.count.any():
+            rows = self._rows
+            self._rows = DeviceRows(rows.envs, rows.agent_state, self._clear(rows.episodes))
+        return jax.device_get(metrics), episodes, seconds
+
+    def state(self, member: int) -> LearnerState:
+        """Returns a copy of the learner state of a member, on its device."""
+        return self._member(self._state, member)
+
+    def rows(self, member: int) -> Arrays:
+        """Returns the rows of a member by name for a checkpoint."""
+        return rows_to_arrays(self._member(self._rows, member))
+
+    def set_state(self, member: int, state: LearnerState) -> None:
+        """Replaces the learner state of a member."""
+        states = [jax.device_get(self.state(index)) for index in range(self._padded)]
+        states[member] = state
+        self._state = self._stack(states)
+
+    def _member(self, tree: Any, member: int) -> Any:
+        # An index into the whole array would make the devices communicate.
+        device, index = self._devices[member // self._per_device], member % self._per_device
+
+        def shard(leaf: jax.Array) -> jax.Array:
+            return next(each.data for each in leaf.addressable_shards if each.device == device)
+
+        return self._take(jax.tree.map(shard, tree), np.int32(index))
+
+    def _stack(self, trees: Sequence[Any]) -> Any:
+        return jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees), self._sharding)
+
+    def _compile(self, agent: Agent, env: JaxEnv, rollout_length: int) -> Any:
+        advance = make_advance(env, agent, rollout_length)
+        # `vmap` computes batches of matrices, whose sums XLA may order in another way.
+        is_cpu = self._devices[0].platform == "cpu"
+
+        def advance_members(*members: Any) -> Any:
+            return jax.lax.map(lambda member: advance(*member), members) if is_cpu else jax.vmap(advance)(*members)
+
+        spec = self._sharding.spec
+        program = jax.shard_map(
+            advance_members, mesh=self._sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+        )
+        counts = jax.device_put(np.ones(self._padded, np.int32), self._sharding)
+        return jax.jit(program, donate_argnums=(1, 2)).lower(counts, self._state, self._rows, self._keys).compile()

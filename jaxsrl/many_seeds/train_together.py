@@ -1,0 +1,203 @@
+"""Several seeds as ordinary runs, each in a thread of its own, whose learners are one program."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from agents.api import Agent, AnyAgent, LearnerState
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.device_loop.loop import RowsLearner
+from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.learning_agent import learning_agent
+from jaxsrl.machine.lifecycle import stop_on_signals
+from jaxsrl.machine.program_cache import enable_program_cache
+from jaxsrl.machine.resources import Resources
+from jaxsrl.many_seeds.learner import SeedGroup
+from jaxsrl.many_seeds.members import member_configs
+from jaxsrl.many_seeds.program import MemberStart
+from jaxsrl.plan.load_plan import make_plan
+from jaxsrl.plan.passes.apply import add_agent_fragments
+from jaxsrl.run_directory import RunDirectory
+from jaxsrl.run_plan import make_callbacks, make_identity, run_name
+from jaxsrl.training.active_run import ActiveRun
+from jaxsrl.training.callbacks import Callback
+from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.device_trainable import DeviceTrainable
+from jaxsrl.training.preflight import check_run, jax_env_of_source
+from jaxsrl.training.setup import RunReport, TrainingSetup
+from jaxsrl.training.train import TrainingLoop
+
+
+def train_together(
+    agent: AnyAgent, source: EnvSource, spec: EnvSpec, config: RunConfig, experiment: Any, quiet: bool = False
+) -> list[RunReport]:
+    """Trains all seeds of a configuration in one program; each resumes if its run directory holds a checkpoint.
+
+    Args:
+        agent: of every member.
+        source: of environments, which are written in JAX.
+        spec: of the source.
+        config: with the number of seeds; the plan is `device_only`.
+        experiment: dataclass with the field `run`; saved as the config.json of each member with the member's configuration.
+        quiet: no output on the terminal.
+
+    Returns:
+        The report of each seed.
+
+    Raises:
+        UserError: something cannot run as asked; raised before training starts.
+    """
+    _validate(config)
+    plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory)
+    check_run(plan, agent, source, spec, Resources.detect())
+    trained, env = learning_agent(agent, spec, config.num_envs, config.rollout_length), jax_env_of_source(source)
+    enable_program_cache(Path(config.directory), jax.default_backend())
+    group = SeedGroup(config.seeds, trained, env, config.rollout_length)
+    show: list[Callback] = [] if quiet else [_Progress(config)]
+    setups: list[TrainingSetup] = []
+    loops: list[TrainingLoop] = []
+
+    def stop(signal_name: str) -> None:
+        for setup in setups:
+            setup.lifecycle.stop_signal = signal_name
+            setup.lifecycle.stop()
+
+    with contextlib.ExitStack() as held:
+        for member, own in enumerate(member_configs(config)):
+            saved = dataclasses.replace(experiment, run=own)
+            identity = make_identity(agent, saved, own, spec)
+            directory = held.enter_context(RunDirectory(Path(own.directory) / run_name(own, agent, spec)))
+            directory.validate(identity)
+            setups.append(TrainingSetup(plan, trained, source, spec, own, directory, identity, quiet=True))
+            callbacks = [_Leave(group, member), *make_callbacks(own, agent, source, saved.env), *show]
+            trainable = MemberTrainable(setups[-1], trained, env, group, member)
+            loops.append(TrainingLoop(setups[-1], trainable, Coordinator(), callbacks))
+        with stop_on_signals(stop, config.shutdown_timeout_seconds):
+            return _Threads(group, loops).run()
+
+
+def _validate(config: RunConfig) -> None:
+    """Raises for options that have no meaning for several seeds in one program."""
+    problems = {
+        "--learner.num-devices": config.learner.num_devices > 1,
+        "--cluster.address": config.cluster.is_used,
+        "--metrics.prometheus-port": bool(config.metrics.prometheus_port),
+        "--metrics.wandb": config.metrics.wandb,
+    }
+    for flag, is_set in problems.items():
+        if is_set:
+            raise UserError(
+                f"run.seeds {config.seeds}: expected no {flag} with plan device_only, where the seeds share a process and all "
+                f"its devices; remove it, or train the seeds one by one (--run.seed)"
+            )
+
+
+class MemberTrainable(DeviceTrainable):
+    """One seed, whose learner is part of a group's program.
+
+    Args:
+        setup: of the seed's run.
+        agent: of the group.
+        env: of the group.
+        group: of the member.
+        member: index in the group.
+    """
+
+    def __init__(self, setup: TrainingSetup, agent: Agent, env: JaxEnv, group: SeedGroup, member: int) -> None:
+        super().__init__(setup, agent, env)
+        self._group, self._member = group, member
+
+    def make_learner(self, state: LearnerState, saved: Arrays | None, watch: FiniteWatch) -> RowsLearner:
+        return self._group.start(self._member, MemberStart(state, self.run_keys(), saved), watch)
+
+    def close(self, failure: BaseException | None) -> None:
+        self._group.leave(self._member)
+
+
+class _Leave(Callback):
+    """Lets the other members continue while one waits for its last evaluations."""
+
+    def __init__(self, group: SeedGroup, member: int) -> None:
+        self._group, self._member = group, member
+
+    def on_stop(self, run: ActiveRun, reason: str) -> None:
+        del run, reason
+        self._group.leave(self._member)
+
+
+class _Progress(Callback):
+    """Prints a line about all members every few seconds."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._runs: dict[int, ActiveRun] = {}
+        self._before = (time.monotonic(), 0)
+
+    def on_start(self, run: ActiveRun) -> None:
+        self._runs[run.config.seed] = run
+        self._before = (time.monotonic(), self._env_steps())
+
+    def on_update(self, run: ActiveRun) -> None:
+        del run
+        now, (then, steps) = time.monotonic(), self._before
+        if now - then < self._config.metrics.interval_seconds:
+            return
+        self._before = (now, self._env_steps())
+        means = [run.episodes().get("episode/return_mean") for run in self._runs.values()]
+        returns = [mean for mean in means if mean is not None]
+        shown = (
+            f", return {sum(returns) / len(returns):.1f} ({min(returns):.1f} to {max(returns):.1f})" if returns else ""
+        )
+        speed = (self._before[1] - steps) / (now - then)
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            print(  # noqa: T201
+                f"{len(self._runs)} seeds: {self._before[1]:,} env steps, {speed:,.0f} env steps/s{shown}", flush=True
+            )
+
+    def _env_steps(self) -> int:
+        return sum(run.env_steps for run in self._runs.values())
+
+
+class _Threads:
+    """Threads of the members' runs, of which one runs at a time."""
+
+    def __init__(self, group: SeedGroup, loops: Sequence[TrainingLoop]) -> None:
+        self._group, self._loops = group, loops
+        self._reports: dict[int, RunReport] = {}
+        self._errors: list[BaseException] = []
+
+    def run(self) -> list[RunReport]:
+        """Runs all loops to their ends; raises the first error of any."""
+        threads = [
+            threading.Thread(target=self._run_member, args=(member,), name=f"seed {member}", daemon=True)
+            for member in range(len(self._loops))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()  # the watchdog of each run is its deadline
+        if self._errors:
+            raise self._errors[0]
+        return [self._reports[member] for member in range(len(self._loops))]
+
+    def _run_member(self, member: int) -> None:
+        try:
+            self._group.enter(member)
+            self._reports[member] = self._loops[member].run()
+        except BaseException as error:  # noqa: BLE001  raised by `run`
+            self._errors.append(error)
+            for loop in self._loops:
+                loop.request_stop("another seed failed")
+        finally:
+            self._group.leave(member)
