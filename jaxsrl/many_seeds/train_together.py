@@ -28,13 +28,14 @@ from jaxsrl.many_seeds.members import member_configs
 from jaxsrl.many_seeds.program import MemberStart
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
+from jaxsrl.plan.plan import Plan
 from jaxsrl.run_directory import RunDirectory
 from jaxsrl.run_plan import make_callbacks, make_identity, run_name
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.device_trainable import DeviceTrainable
-from jaxsrl.training.preflight import check_run, jax_env_of_source
+from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.train import TrainingLoop
 
@@ -58,8 +59,8 @@ def train_together(
     Raises:
         UserError: something cannot run as asked; raised before training starts.
     """
-    _validate(config)
     plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory)
+    _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())
     trained, env = learning_agent(agent, spec, config.num_envs, config.rollout_length), jax_env_of_source(source)
     enable_program_cache(Path(config.directory), jax.default_backend())
@@ -87,8 +88,13 @@ def train_together(
             return _Threads(group, loops).run()
 
 
-def _validate(config: RunConfig) -> None:
-    """Raises for options that have no meaning for several seeds in one program."""
+def _validate(config: RunConfig, plan: Plan) -> None:
+    """Raises for a plan and options that have no meaning for several seeds in one program."""
+    if not runs_on_device(plan):
+        raise UserError(
+            f"run.seeds {config.seeds}: one program needs plan device_only, got {plan.name}: use --plan device_only, or train "
+            f"the seeds as processes (jaxsrl train EXPERIMENT --run.seeds {config.seeds})"
+        )
     problems = {
         "--learner.num-devices": config.learner.num_devices > 1,
         "--cluster.address": config.cluster.is_used,
