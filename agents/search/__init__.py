@@ -1,0 +1,1 @@
+"""Tree search over any model: pure functions, one tree a row."""
