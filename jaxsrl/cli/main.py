@@ -19,6 +19,7 @@ from jaxsrl.bench.command import BenchCommand
 from jaxsrl.cli.commands.config import ShowConfig
 from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
+from jaxsrl.cli.commands.export import Export
 from jaxsrl.cli.commands.inspect import Inspect
 from jaxsrl.cli.commands.models import Models
 from jaxsrl.cli.commands.new import New
@@ -53,6 +54,7 @@ COMMANDS: dict[str, type[Command]] = {
     "evaluate": Evaluate,
     "inspect": Inspect,
     "models": Models,
+    "export": Export,
     "plan": ShowPlan,
     "bench": BenchCommand,
     "doctor": Doctor,

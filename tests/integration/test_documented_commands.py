@@ -233,6 +233,7 @@ ELSEWHERE = {
     "results": "test_commands_results.py",
     "config": "test_config_files.py",
     "models": "test_documented_models.py",
+    "export": "test_export.py",
     "tune": "test_documented_tune.py",
 }
 

@@ -29,6 +29,8 @@ def strided_conv(x: Array, kernel: Array, stride: int) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _conv(x: Array, kernel: Array, stride: int) -> Array:
+    if not isinstance(x.shape[0], int):  # a symbol: an exported program takes any number of images
+        return _patch_conv(x, kernel, stride)
     compute = {"cpu": partial(block_conv, stride=stride), "default": partial(_patch_conv, stride=stride)}
     return jax.lax.platform_dependent(x, kernel, **compute)
 

@@ -1,0 +1,44 @@
+"""`jaxsrl export`."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write the policy of a run as files that act without jaxsrl.
+
+    Attributes:
+        path: run directory, checkpoint directory, or a model of a run: RUN@best.
+        out: new directory for the policy.
+        to: "numpy" takes the most likely actions and needs numpy only; "jax" also samples, and needs jax.
+        trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
+    """
+
+    path: tyro.conf.Positional[Path]
+    out: Path
+    to: Literal["numpy", "jax"] = "numpy"
+    trust_env: bool = False
+
+    def run(self) -> int:
+        """Exports and compares with the original; the exit status is 1 if the given checkpoint is damaged."""
+        from jaxsrl.checkpoints.store import CorruptCheckpointError
+        from jaxsrl.evaluation.load_agent import load_agent
+        from jaxsrl.export.export import export_policy
+
+        try:
+            loaded = load_agent(self.path, trust_env=self.trust_env)
+        except CorruptCheckpointError as error:
+            print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
+            return 1
+        for problem in loaded.problems:
+            print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
+        origin = {"checkpoint": str(loaded.checkpoint), "update": loaded.update}
+        spec = loaded.source.spec()
+        export_policy(loaded.agent, loaded.params, spec, self.out, to=self.to, origin=origin)
+        print(f"{self.out}: the policy of {loaded.checkpoint}, compared with the original")  # noqa: T201
+        return 0

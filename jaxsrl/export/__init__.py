@@ -1,0 +1,1 @@
+"""Export of policies: directories that act without jaxsrl."""
