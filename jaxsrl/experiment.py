@@ -353,7 +353,7 @@ def _train_seeds(experiment: Experiment) -> int:
     run = experiment.run
     if run.plan != "device_only":
         return train_in_processes(run, this_command(), print)
-    set_num_cpu_devices(run.machine.num_cpu_devices or min(run.seeds, count_cores()))
+    set_num_cpu_devices(run.machine.num_cpu_devices or min(run.seeds, count_cores()), communicate=False)
     with stop_on_signals(exit_now):
         stopped = [report.stopped_by for report in experiment.train_seeds() if report.stopped_by]
         return exit_status(stopped[0]) if stopped else 0

@@ -23,8 +23,12 @@ def host_device() -> Any:
         return jax.local_devices()[0]
 
 
-def set_num_cpu_devices(num_devices: int) -> None:
+def set_num_cpu_devices(num_devices: int, communicate: bool = True) -> None:
     """Makes jax use `num_devices` devices of the platform "cpu"; initializes jax's devices, which fixes their number.
+
+    Args:
+        num_devices: number of devices.
+        communicate: whether programs have collective operations over these devices, which need more threads.
 
     Raises:
         UserError: jax already has another number of them, or none at all.
@@ -35,7 +39,7 @@ def set_num_cpu_devices(num_devices: int) -> None:
     except RuntimeError:
         pass  # jax's devices are already fixed; possibly at the requested number
     try:
-        with _threads_for(num_devices):
+        with _threads_for(num_devices, _THREADS_PER_DEVICE if communicate else 1):
             num_found = len(jax.local_devices(backend="cpu"))
     except RuntimeError as error:
         raise UserError(
@@ -49,7 +53,7 @@ def set_num_cpu_devices(num_devices: int) -> None:
 
 
 @contextlib.contextmanager
-def _threads_for(num_devices: int) -> Iterator[None]:
+def _threads_for(num_devices: int, per_device: int) -> Iterator[None]:
     """Makes XLA start more threads, so that collective operations of the host's devices do not deadlock.
 
     An all-reduce of a device holds one of XLA's threads until the other devices arrive. With one thread per core, XLA's default,
@@ -57,7 +61,7 @@ def _threads_for(num_devices: int) -> Iterator[None]:
     runs of 366 updates under `central`, with two devices on two busy cores. Waiting threads use no core.
     """
     before = os.environ.get(_THREADS)
-    threads = count_cores() + _THREADS_PER_DEVICE * num_devices
+    threads = count_cores() + per_device * num_devices
     if before is None:
         os.environ[_THREADS] = str(threads)
     try:

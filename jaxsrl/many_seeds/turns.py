@@ -19,7 +19,9 @@ class Turns:
 
     def __init__(self, num_members: int, serve: Callable[[dict[int, Any]], None]) -> None:
         self._serve = serve
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # One each: a thread that wakes up for the turn of another costs both time.
+        self._changed = [threading.Condition(self._lock) for _ in range(num_members)]
         self._present = set(range(num_members))
         self._requests: dict[int, Any] = {}
         self._turn = 0
@@ -27,19 +29,19 @@ class Turns:
 
     def enter(self, member: int) -> None:
         """Waits for the first turn of a member."""
-        with self._changed:
+        with self._lock:
             self._wait(member)
 
     def request(self, member: int, value: Any) -> None:
         """Ends the turn of a member with a request, and waits until it is served and the next turn starts."""
-        with self._changed:
+        with self._lock:
             self._requests[member] = value
             self._pass_turn()
             self._wait(member)
 
     def leave(self, member: int) -> None:
         """Ends the last turn of a member; idempotent."""
-        with self._changed:
+        with self._lock:
             if member not in self._present:
                 return
             self._present.remove(member)
@@ -55,9 +57,10 @@ class Turns:
                 self._error = error
             self._requests, idle = {}, self._present
         self._turn = min(idle, default=-1)
-        self._changed.notify_all()
+        for member in self._present if self._error is not None else idle & {self._turn}:
+            self._changed[member].notify()
 
     def _wait(self, member: int) -> None:
-        self._changed.wait_for(lambda: self._turn == member or self._error is not None)
+        self._changed[member].wait_for(lambda: self._turn == member or self._error is not None)
         if self._error is not None:
             raise self._error
