@@ -296,6 +296,8 @@ def test_every_documented_command_line_can_be_read(here, page, arguments):
         command.parse_flags()
         return
     flags = list(getattr(command, "flags", ()))
+    if "LunarLander-v3" in arguments:
+        pytest.importorskip("Box2D")
     if flags:
         load_experiment(find_experiment(command.experiment), flags)
 
