@@ -21,6 +21,7 @@ from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.pool import PoolSizes, bench_pool
 from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.rivals.vector_envs import run_competing_processes
+from jaxsrl.bench.search import bench_search
 from jaxsrl.bench.train import measure_training
 
 
@@ -289,3 +290,10 @@ def test_bench_recurrent_compares_with_feed_forward():
     base, gru = (row["env_steps_per_second"] for row in result["cores"])
     assert result["cores"][0]["ratio_to_feed_forward"] == 1.0
     assert result["cores"][1]["ratio_to_feed_forward"] == pytest.approx(gru / base)
+
+
+def test_bench_search_compares_with_mctx_and_the_model_alone():
+    result = bench_search((2, 4), (3,), latent_size=4, rounds=1, seconds=0.001)
+    assert [(row["rows"], row["simulations"]) for row in result["searches"]] == [(2, 3), (4, 3)]
+    assert all(row["searches_per_second"] > 0 and row["ratio_to_mctx"] > 0 for row in result["searches"])
+    assert all(row["time_to_model_alone"] > 0 for row in result["searches"])

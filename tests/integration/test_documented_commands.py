@@ -43,6 +43,7 @@ SHORT = {
     "on-device": "--num-envs 4 --seconds 0.1",
     "recurrent": "--cores gru --num-envs 8 --env-steps 768",
     "replay": "--sizes vector --rounds 1 --seconds 0.02",
+    "search": "--rows 2 --simulations 3 --latent-size 4 --rounds 1 --seconds 0.001",
     "cluster": "--hosts 1 --workers 1 --num-envs 8 --env-steps 2048 --rounds 1",
     "overhead": "--workers 1 --num-envs 8 --rounds 2",
     "gpu": "",
@@ -59,6 +60,7 @@ KEYS = {
     "on-device": {"sizes", "baselines"},
     "recurrent": {"cores"},
     "replay": {"vector", "platform"},
+    "search": {"searches", "platform"},
     "cluster": {"ray_over_local", "local_env_steps_per_second"},
     "overhead": {"cost", "cpu_cost", "guarded_env_steps_per_second"},
 }
@@ -172,7 +174,7 @@ def in_both_forms(capsys, monkeypatch, bench):
     assert set(found) >= KEYS[bench]
     text = printed_by_benchmark(capsys, bench, *arguments)
     assert_plain(text)
-    assert re.search(r"steps per|\(ms\)|env steps", text), text
+    assert re.search(r"steps per|searches per|\(ms\)|env steps", text), text
     assert f"bench {bench}" in text
 
 

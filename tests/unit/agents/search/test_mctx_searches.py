@@ -70,9 +70,10 @@ def mctx_alone(name, models, row, key):
     return output.action[0], output.search_tree.summary().visit_counts[0], output.search_tree.summary().value[0]
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 @pytest.mark.parametrize("name", SEARCHES)
-def test_search_equals_mctx_on_random_models(name):
-    models, (search, config) = random_models(0), SEARCHES[name]
+def test_search_equals_mctx_on_random_models(name, seed):
+    models, (search, config) = random_models(seed), SEARCHES[name]
     keys = jax.random.split(jax.random.key(1), ROWS)
     result = jax.jit(lambda models, keys: search(table_step, models, table_root(models), keys, config))(models, keys)
     alone = jax.jit(

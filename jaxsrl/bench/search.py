@@ -1,0 +1,132 @@
+"""Benchmark of tree search: rows x simulations, against mctx called directly with one key for all rows."""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mctx
+
+from agents.api import Array, Params
+from agents.search.gumbel import GumbelConfig, gumbel_search
+from agents.search.mctx_engine import recurrent_fn, root_fn_output
+from agents.search.model import Latent, ModelStep, Root
+from jaxsrl.bench.turns import median_ratio, take_turns
+
+_ACTIONS = 6
+
+
+def bench_search(
+    rows: tuple[int, ...] = (16, 64, 256),
+    simulations: tuple[int, ...] = (16, 32),
+    latent_size: int = 64,
+    rounds: int = 10,
+    seconds: float = 0.5,
+) -> dict[str, Any]:
+    """Measures searches per second of Gumbel MuZero, of a learned model with two dense layers and 6 actions.
+
+    Contenders take alternating turns: our search, which has a key for each row; mctx's with one key for all rows, as its
+    documentation calls it; and the model's calls alone, without any tree.
+
+    Args:
+        rows: of a call, each a search.
+        simulations: of a search.
+        latent_size: numbers in the model's state.
+        rounds: turns of each contender.
+        seconds: of a turn, at least one call.
+
+    Returns:
+        A row of `searches` for each number of rows and simulations: searches per second, the ratio to mctx's, and the ratio of the
+        time of a search to that of the model's calls alone.
+    """
+    params = _init_params(latent_size)
+    table = [
+        _measure(params, latent_size, num_rows, number, rounds, seconds) for num_rows in rows for number in simulations
+    ]
+    return {
+        "searches": table,
+        "latent_size": latent_size,
+        "rounds": rounds,
+        "platform": jax.default_backend(),
+    }
+
+
+def _measure(
+    params: Params, latent_size: int, rows: int, simulations: int, rounds: int, seconds: float
+) -> dict[str, Any]:
+    latent = jax.random.normal(jax.random.key(1), (rows, latent_size))
+    keys = jax.random.split(jax.random.key(2), rows)
+    config = GumbelConfig(simulations)
+
+    def ours(latent: Array) -> Array:
+        return gumbel_search(_step, params, _root(params, latent), keys, config).action
+
+    def mctx_alone(latent: Array) -> Any:
+        root = root_fn_output(_root(params, latent))
+        transform = partial(
+            mctx.qtransform_completed_by_mix_value,
+            value_scale=config.value_scale,
+            maxvisit_init=config.visit_offset,
+        )
+        return mctx.gumbel_muzero_policy(
+            params, keys[0], root, recurrent_fn(_step), simulations, qtransform=transform
+        ).action
+
+    def model_alone(latent: Array) -> Array:
+        def one(_: Array, latent: Array) -> Array:
+            return _step(params, latent, jnp.zeros(rows, jnp.int32), keys[0]).latent
+
+        return jax.lax.fori_loop(0, simulations, one, latent)
+
+    contenders = {"ours": ours, "mctx": mctx_alone, "model": model_alone}
+    turns = {
+        name: partial(_calls_per_second, _compile(call, latent), latent, seconds) for name, call in contenders.items()
+    }
+    speeds = take_turns(turns, rounds)
+    return {
+        "rows": rows,
+        "simulations": simulations,
+        "searches_per_second": rows * statistics.median(speeds["ours"]),
+        "ratio_to_mctx": median_ratio(speeds["ours"], speeds["mctx"]),
+        "time_to_model_alone": median_ratio(speeds["model"], speeds["ours"]),
+    }
+
+
+def _compile(call: Callable[[Array], Any], latent: Array) -> Callable[[Array], Any]:
+    compiled = jax.jit(call)
+    jax.block_until_ready(compiled(latent))
+    return compiled
+
+
+def _calls_per_second(call: Callable[[Array], Any], latent: Array, seconds: float) -> float:
+    calls, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or calls == 0:
+        jax.block_until_ready(call(latent))
+        calls += 1
+    return calls / elapsed
+
+
+def _init_params(latent_size: int) -> Params:
+    keys = jax.random.split(jax.random.key(0), 3)
+    scale = latent_size**-0.5
+    return {
+        "state": scale * jax.random.normal(keys[0], (latent_size + _ACTIONS, latent_size)),
+        "hidden": scale * jax.random.normal(keys[1], (latent_size, latent_size)),
+        "heads": scale * jax.random.normal(keys[2], (latent_size, _ACTIONS + 2)),
+    }
+
+
+def _root(params: Params, latent: Array) -> Root:
+    heads = latent @ params["heads"]
+    return Root(heads[:, :_ACTIONS], heads[:, _ACTIONS], latent)
+
+
+def _step(params: Params, latent: Latent, action: Array, _: Array) -> ModelStep:
+    inputs = jnp.concatenate([latent, jax.nn.one_hot(action, _ACTIONS)], axis=-1)
+    latent = jnp.tanh(jax.nn.relu(inputs @ params["state"]) @ params["hidden"])
+    heads = latent @ params["heads"]
+    discount = jnp.full(len(action), 0.99)
+    return ModelStep(heads[:, _ACTIONS + 1], discount, heads[:, :_ACTIONS], heads[:, _ACTIONS], latent)
