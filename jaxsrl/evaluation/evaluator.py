@@ -118,7 +118,7 @@ def _memory_file(data: bytes) -> Iterator[int]:
 
 def serve() -> None:
     """Plays the tasks of standard input until it is closed: the program of the process."""
-    os.nice(_NICE)
+    _yield_to_the_run()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # the run stops the process itself
     answers = os.fdopen(os.dup(1), "w")
@@ -133,6 +133,14 @@ def serve() -> None:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _yield_to_the_run() -> None:
+    """Leaves the cores to other processes: an idle task where the system knows them (Linux), otherwise a nice one."""
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(_NICE)
 
 
 def _play(
