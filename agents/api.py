@@ -170,9 +170,12 @@ class InitialPriorityFn(Protocol):
 
 
 class SampleFn(Protocol):
-    """Returns a transformed sample, which replaces the sample in the update. `params` are the newest; `key` is consumed."""
+    """Returns a transformed sample, which replaces the sample in the update.
 
-    def __call__(self, params: Params, sample: Sample, key: Array) -> Sample: ...
+    Args: params: the newest; extra: `LearnerState.extra` of the agent, with its target network; sample; key, consumed.
+    """
+
+    def __call__(self, params: Params, extra: Any, sample: Sample, key: Array) -> Sample: ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from agents.ddpg import DDPGConfig, make_ddpg
 from agents.dqn import DQNConfig, make_dqn
 from agents.impala import IMPALAConfig, make_impala
 from agents.maddpg import MADDPGConfig, make_maddpg
+from agents.muzero import MuZeroConfig, make_muzero
 from agents.ppg import PPGConfig, make_ppg
 from agents.ppo import PPOConfig, make_ppo
 from agents.qmix import QMIXConfig, make_qmix
@@ -41,6 +42,7 @@ AGENTS: dict[str, Algorithm] = {
     "dqn": Algorithm(DQNConfig, make_dqn),
     "impala": Algorithm(IMPALAConfig, make_impala),
     "maddpg": Algorithm(MADDPGConfig, make_maddpg),
+    "muzero": Algorithm(MuZeroConfig, make_muzero),
     "ppg": Algorithm(PPGConfig, make_ppg),
     "ppo": Algorithm(PPOConfig, make_ppo),
     "qmix": Algorithm(QMIXConfig, make_qmix),

@@ -103,7 +103,7 @@ class HostReplay:
         self, state: LearnerState, sums: Metrics, sample: Sample, update: Array, number: Array
     ) -> tuple[LearnerState, Metrics, Array]:
         keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
-        sample = transform_sample(self._agent, state.params, sample, keys.transforms)
+        sample = transform_sample(self._agent, state, sample, keys.transforms)
         learned, metrics, priority = self._agent.update(state, sample, keys.update)
         learned, metrics = keep_if_finite(state, learned, metrics)
         return learned, jax.tree.map(jnp.add, sums, metrics), priority

@@ -76,10 +76,10 @@ def step_keys(agent: ReplayAgent, key: Array, step: Array) -> StepKeys:
     return StepKeys(words, update_key, jnp.stack(transform_keys) if transform_keys else jnp.zeros((0,)))
 
 
-def transform_sample(agent: ReplayAgent, params: object, sample: Sample, keys: Array) -> Sample:
+def transform_sample(agent: ReplayAgent, state: LearnerState, sample: Sample, keys: Array) -> Sample:
     """Returns the sample after the agent's `Replay.transforms`."""
     for number, step in enumerate(agent.data.transforms):
-        sample = step(params, sample, keys[number])
+        sample = step(state.params, state.extra, sample, keys[number])
     return sample
 
 
@@ -146,7 +146,7 @@ def _learn(
     agent, sizes = bound.agent, bound.sizes
     keys = step_keys(agent, key, number)
     drawn = draw(sizes, selection, keys.draw)
-    sample = transform_sample(agent, inner.params, _sample(sizes, storage, selection.position, drawn), keys.transforms)
+    sample = transform_sample(agent, inner, _sample(sizes, storage, selection.position, drawn), keys.transforms)
     inner, metrics, priority = agent.update(inner, sample, keys.update)
     selection, pending = delay_priorities(sizes, selection, pending, drawn, priority)
     return (inner, selection, pending), metrics

@@ -105,11 +105,11 @@ def test_acting_params_are_synced_with_every_trajectory():
 
 
 def test_samples_are_prepared_in_order():
-    def doubled(params, sample, key):
+    def doubled(params, extra, sample, key):
         reward = sample.trajectory.reward * 0.0 + params.sum() * 0.0 + 2.0
         return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, reward=reward))
 
-    def more(params, sample, key):
+    def more(params, extra, sample, key):
         reward = sample.trajectory.reward + 1.0
         return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, reward=reward))
 
@@ -178,7 +178,7 @@ def test_stored_steps_and_sums_are_neither_copied_nor_gathered(delay):
 
 
 def test_every_key_is_for_one_use():
-    agent = make_counting(Replay(CONFIG, 2, transforms=(lambda params, sample, key: sample,) * 2))
+    agent = make_counting(Replay(CONFIG, 2, transforms=(lambda params, extra, sample, key: sample,) * 2))
     keys = jax.jit(lambda number: step_keys(agent, jax.random.key(3), number))
     used = {tuple(data) for number in (0, 1) for data in _key_data(keys(number))}
     assert len(used) == 2 * 4

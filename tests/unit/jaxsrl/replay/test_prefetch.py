@@ -36,7 +36,7 @@ def agent_of(config, **replay):
     return make_counting(Replay(config, **{"sequence_length": 2, **replay}))
 
 
-def scaled(params, sample, key):
+def scaled(params, extra, sample, key):
     # Powers of two: what is exact does not depend on how the compiler fuses.
     scale = jax.random.choice(key, jnp.array([1.0, 2.0, 4.0]))
     return dataclasses.replace(
@@ -69,7 +69,7 @@ def on_host(agent, slots, state=None, saved=None, first=0, slow=None):
 
     @jax.jit
     def learn(state, sample, keys):
-        return agent.update(state, transform_sample(agent, state.params, sample, keys.transforms), keys.update)
+        return agent.update(state, transform_sample(agent, state, sample, keys.transforms), keys.update)
 
     if saved is not None:
         sampler.restore(buffer.from_arrays(saved))

@@ -1,0 +1,385 @@
+"""MuZero: search in a learned model, by Gumbel MuZero or PUCT, with Sampled MuZero's actions and with reanalysis.
+
+Source: Schrittwieser et al. 2020 (arXiv:1911.08265). `docs/algorithms/muzero.md` lists the sources of the options and every
+deviation.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from agents.api import (
+    Action,
+    AgentState,
+    Array,
+    LearnerState,
+    Metrics,
+    Mode,
+    Observation,
+    Params,
+    Replay,
+    ReplayAgent,
+    ReplayConfig,
+    Sample,
+    Trajectory,
+)
+from agents.networks.config import NetworkConfig
+from agents.networks.muzero import MuZeroNetwork, make_muzero_network
+from agents.networks.search_actions import Choices, SearchActions, make_search_actions
+from agents.ops import validate
+from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
+from agents.ops.n_step import n_step_rewards, take_steps
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.returns import weighted_mean
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
+from agents.ops.target_update import periodic
+from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
+from agents.ops.unrolled_targets import UnrolledTargets, unrolled_targets
+from agents.search.gumbel import GumbelConfig, gumbel_search
+from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
+from agents.search.puct import PUCTConfig, puct_search
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class MuZeroConfig:
+    """Hyper-parameters.
+
+    Attributes:
+        replay: Sizes, rates and priorities of the replay buffer.
+        search: "gumbel" (Danihelka et al. 2022), which improves the policy with few simulations, or "puct" as published.
+        gumbel: Settings of the search "gumbel".
+        puct: Settings of the search "puct".
+        temperature: Of the choice among visit counts by "puct", while acting.
+        temperature_schedule: Change of the temperature over the run.
+        num_proposals: Actions that the policy proposes at each node, where actions are not one Discrete number.
+        latent_size: D, numbers in a latent state.
+        value_limit: Largest rescaled value and reward that networks represent: 20 stands for about 430, 300 for about 64,000.
+        unroll_steps: K, steps of the model in a loss.
+        n_step: Rewards of a value target before it bootstraps.
+        discount: g, per env step.
+        value_coef: Weight of the loss of values.
+        reward_coef: Weight of the loss of rewards.
+        target_update_period: Gradient steps between two copies to the target network, which bootstraps and reanalyzes.
+        reanalyze_fraction: Share of the windows of each sample whose search policies are computed again (MuZero Reanalyze).
+        total_updates: Trajectories of the whole run, for all schedules.
+        learning_rate: Initial learning rate.
+        learning_rate_schedule: Change of the learning rate over the run.
+        optimizer: Settings of the optimizer.
+        importance_sampling_exponent: beta of prioritized replay at the first update; 1 at the end.
+    """
+
+    replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(samples_per_insert=64.0))
+    search: Literal["gumbel", "puct"] = "gumbel"
+    gumbel: GumbelConfig = dataclasses.field(default_factory=GumbelConfig)
+    puct: PUCTConfig = dataclasses.field(default_factory=PUCTConfig)
+    temperature: float = 1.0
+    temperature_schedule: ScheduleConfig = CONSTANT
+    num_proposals: int = 16
+    latent_size: int = 128
+    value_limit: int = 300
+    unroll_steps: int = 5
+    n_step: int = 5
+    discount: float = 0.997
+    value_coef: float = 0.25
+    reward_coef: float = 1.0
+    target_update_period: int = 200
+    reanalyze_fraction: float = 0.0
+    total_updates: int = 0
+    learning_rate: float = 1e-3
+    learning_rate_schedule: ScheduleConfig = CONSTANT
+    optimizer: OptimizerConfig = OptimizerConfig(weight_decay=1e-4, max_grad_norm=5.0)
+    importance_sampling_exponent: float = 1.0
+
+    def __post_init__(self) -> None:
+        validate.at_least_one(self, "num_proposals", "latent_size", "value_limit", "unroll_steps", "n_step")
+        validate.at_least_one(self, "target_update_period")
+        validate.positive(self, "learning_rate", "temperature")
+        validate.fraction(self, "discount", "reanalyze_fraction", "importance_sampling_exponent")
+        validate.not_negative(self, "value_coef", "reward_coef")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class MuZeroExtra:
+    """Learner state of MuZero apart from parameters and optimizer.
+
+    Attributes:
+        target: Parameters of the target network.
+        num_gradient_steps: int32 scalar, gradient steps taken so far.
+    """
+
+    target: Params
+    num_gradient_steps: Array
+
+
+class MuZero(NamedTuple):
+    """MuZero, bound to its configuration and an environment's spec.
+
+    Attributes:
+        config: Hyper-parameters.
+        net: Representation, dynamics and prediction.
+        actions: Actions among which nodes choose.
+        optimizer: Optimizer of the networks.
+        learning_rate: Learning rate as a function of `num_updates`.
+        temperature: Temperature of "puct" as a function of `num_updates`.
+        beta: Importance-sampling exponent as a function of `num_updates`.
+    """
+
+    config: MuZeroConfig
+    net: MuZeroNetwork
+    actions: SearchActions
+    optimizer: optax.GradientTransformationExtraArgs
+    learning_rate: optax.Schedule
+    temperature: optax.Schedule
+    beta: Schedule
+
+
+def make_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
+    """Returns a MuZero agent.
+
+    Raises:
+        UserError: The action has several arrays, the network is recurrent or does not fit, or a schedule needs the number of
+            updates.
+    """
+    muzero = build_muzero(config, spec, network)
+    extras = {
+        "search_policy": ArraySpec((muzero.actions.num_choices,), "float32"),
+        "root_value": ArraySpec((), "float32"),
+    }
+    return ReplayAgent(
+        name="muzero",
+        init=partial(init, muzero),
+        initial_agent_state=lambda num_rows: (),
+        act=partial(act, muzero),
+        update=partial(update, muzero),
+        extras={**extras, **muzero.actions.extras},
+        data=Replay(
+            config.replay,
+            config.unroll_steps + config.n_step,
+            sync_acting_params=partial(sync_temperature, muzero),
+            initial_priority=partial(initial_priority, muzero),
+            transforms=(partial(reanalyze, muzero),) if config.reanalyze_fraction else (),
+        ),
+    )
+
+
+def build_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) -> MuZero:
+    """Returns networks, optimizer and schedules; raises UserError as `make_muzero` does."""
+    actions, total = make_search_actions(spec, config.num_proposals), config.total_updates
+    net = make_muzero_network(
+        network,
+        spec,
+        latent_size=config.latent_size,
+        num_parameters=actions.num_parameters,
+        num_features=actions.num_features,
+        num_atoms=num_atoms(config.value_limit),
+    )
+    learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
+    is_prioritized = config.replay.priority_exponent > 0.0
+    return MuZero(
+        config,
+        net,
+        actions,
+        make_optimizer(config.optimizer, learning_rate),
+        learning_rate,
+        make_schedule(config.temperature_schedule, config.temperature, total),
+        importance_exponent_schedule(config.importance_sampling_exponent, total, is_prioritized=is_prioritized),
+    )
+
+
+def init(muzero: MuZero, key: Array) -> LearnerState:
+    """Returns the initial learner state; the target network is a copy of the network. `key` is consumed."""
+    network, zero = muzero.net.init(key), jnp.zeros((), jnp.int32)
+    # Copied: the state is donated, and no buffer may occur in it twice.
+    extra = MuZeroExtra(jax.tree.map(jnp.copy, network), jnp.copy(zero))
+    params = {"network": network, "temperature": jnp.asarray(muzero.temperature(zero), jnp.float32)}
+    return LearnerState(params, muzero.optimizer.init(network), zero, extra)
+
+
+def sync_temperature(muzero: MuZero, state: LearnerState) -> LearnerState:
+    """Returns the state with the temperature of its number of updates in the parameters."""
+    temperature = jnp.asarray(muzero.temperature(state.num_updates), jnp.float32)
+    return dataclasses.replace(state, params={**state.params, "temperature": temperature})
+
+
+def act(
+    muzero: MuZero,
+    params: Params,
+    observation: Observation,
+    agent_state: AgentState,
+    is_first: Array,
+    keys: Array,
+    mode: Mode,
+) -> tuple[Action, dict[str, Array], AgentState]:
+    """Returns the actions [B, ...] of a search from each observation; greedy mode searches and chooses without noise."""
+    del is_first
+    temperature = params["temperature"] if mode is Mode.SAMPLE else None
+    result, choices = search(muzero, params["network"], observation, keys, temperature)
+    extras = {"search_policy": result.policy, "root_value": result.value, **(choices or {})}
+    return muzero.actions.take(choices, result.action), extras, agent_state
+
+
+def search(
+    muzero: MuZero, network: Params, observation: Observation, keys: Array, temperature: Array | None
+) -> tuple[SearchResult, Choices]:
+    """Returns a search from each observation and the choices at its root.
+
+    Args:
+        muzero: The bound algorithm.
+        network: Parameters of the networks.
+        observation: [N, ...] each leaf.
+        keys: [N] typed keys, consumed.
+        temperature: Of "puct"; None searches without noise and takes the best action.
+    """
+    config, actions = muzero.config, muzero.actions
+    proposal_keys, search_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    root = make_root(muzero, network, muzero.net.represent(network, observation), proposal_keys)
+    legal = actions.legal(observation)
+    if legal is not None:
+        root = root._replace(logits=jnp.where(legal != 0, root.logits, ILLEGAL))
+    explores = float(temperature is not None)
+    step = partial(model_step, muzero)
+    if config.search == "gumbel":
+        result = gumbel_search(step, network, root, search_keys, config.gumbel, gumbel_scale=explores)
+    else:
+        chosen = 0.0 if temperature is None else temperature
+        result = puct_search(step, network, root, search_keys, config.puct, temperature=chosen, noise=explores)
+    return result, root.latent["choices"]
+
+
+def make_root(muzero: MuZero, network: Params, state: Array, keys: Array) -> Root:
+    """Returns the node of latent states [N, D]: prior policy among its choices, value. `keys` [N] are consumed."""
+    prediction = muzero.net.predict(network, state)
+    choices, logits = muzero.actions.propose(prediction.policy, keys)
+    return Root(logits, two_hot_mean(prediction.value), {"state": state, "choices": choices})
+
+
+def model_step(muzero: MuZero, network: Params, latent: Latent, action: Array, key: Array) -> ModelStep:
+    """Returns the model's step by choice number `action` [N] of each node. `key` is consumed."""
+    actions = muzero.actions
+    taken = actions.features(actions.take(latent["choices"], action))
+    state, reward = muzero.net.advance(network, latent["state"], taken)
+    node = make_root(muzero, network, state, jax.random.split(key, action.shape[0]))
+    discount = jnp.full(action.shape, muzero.config.discount, jnp.float32)
+    return ModelStep(two_hot_mean(reward), discount, node.logits, node.value, node.latent)
+
+
+def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is unused."""
+    del key
+    window = sample.trajectory
+    targets = value_targets(muzero, state.extra.target, window)
+    importance = importance_weights(sample.probability, sample.num_windows, muzero.beta(state.num_updates))
+    gradient = jax.grad(partial(loss, muzero), has_aux=True)
+    grads, (metrics, priority) = gradient(state.params["network"], window, targets, importance)
+    state, step_metrics = apply_gradient(muzero, state, grads)
+    return state, metrics | step_metrics, priority
+
+
+def value_targets(muzero: MuZero, target: Params, window: Trajectory) -> UnrolledTargets:
+    """Returns the targets of K + 1 states, with bootstrap values of the target network."""
+    config, net = muzero.config, muzero.net
+    bootstrap = two_hot_mean(net.predict(target, net.represent(target, window.observation)).value)
+    return unrolled_targets(
+        window, bootstrap, unroll_steps=config.unroll_steps, n_step=config.n_step, discount=config.discount
+    )
+
+
+def loss(
+    muzero: MuZero, params: Params, window: Trajectory, targets: UnrolledTargets, importance: Array
+) -> tuple[Array, tuple[Metrics, Array]]:
+    """Returns the mean weighted loss of the model unrolled for K steps, metrics, and the priorities [N].
+
+    The losses of unrolled states are divided by K, and the gradient into each step of the model is halved (appendix G).
+    """
+    config, net = muzero.config, muzero.net
+    limit, depth = config.value_limit, config.unroll_steps
+    first, actions = jax.tree.map(lambda leaf: leaf[0], window.observation), muzero.actions.features(window.action)
+    state = net.represent(params, first)
+    losses = {name: jnp.zeros_like(importance) for name in ("reward", "value", "policy")}
+    first_value = losses["value"]
+    for k in range(depth + 1):
+        share = 1.0 if k == 0 else 1.0 / depth
+        prediction = net.predict(params, state)
+        value_loss = cross_entropy(prediction.value, two_hot(targets.value[k], limit))
+        losses["value"] += share * targets.known[k] * value_loss
+        losses["policy"] += share * targets.acted[k] * policy_loss(muzero, prediction.policy, window.extras, k)
+        if k == 0:
+            first_value = jax.lax.stop_gradient(two_hot_mean(prediction.value))
+        if k < depth:
+            state, reward = net.advance(params, scale_gradient(state, 0.5), actions[k])
+            losses["reward"] += targets.known[k] / depth * cross_entropy(reward, two_hot(targets.reward[k], limit))
+    total = losses["policy"] + config.value_coef * losses["value"] + config.reward_coef * losses["reward"]
+    mean = partial(weighted_mean, weight=targets.known[0])
+    priority = jnp.abs(first_value - targets.value[0]) * targets.known[0]
+    metrics = {f"loss/{name}": mean(part) for name, part in losses.items()}
+    metrics["loss/total"] = mean(total * importance)
+    metrics |= {
+        "value/mean": mean(first_value),
+        "value/target": mean(targets.value[0]),
+        "replay/priority": mean(priority),
+    }
+    return metrics["loss/total"], (metrics, priority)
+
+
+def policy_loss(muzero: MuZero, policy: Array, extras: dict[str, Array], k: int) -> Array:
+    """Returns [N], the cross-entropy of the policy's outputs [N, P] to the search's policy at step k of the windows."""
+    choices = {name: extras[name][k] for name in muzero.actions.extras}
+    return -jnp.sum(extras["search_policy"][k] * muzero.actions.log_probs(policy, choices), axis=-1)
+
+
+def scale_gradient(x: Array, factor: float) -> Array:
+    """Returns x, with its gradient multiplied by the factor."""
+    return factor * x + (1.0 - factor) * jax.lax.stop_gradient(x)
+
+
+def apply_gradient(muzero: MuZero, state: LearnerState, grads: Params) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one optimizer step, its target network copied when due, and metrics of the step."""
+    network = state.params["network"]
+    steps, opt_state = muzero.optimizer.update(grads, state.opt_state, network, num_updates=state.num_updates)
+    network = optax.apply_updates(network, steps)
+    count = state.extra.num_gradient_steps + 1
+    extra = MuZeroExtra(periodic(state.extra.target, network, count, muzero.config.target_update_period), count)
+    metrics = current_values({"learning_rate": muzero.learning_rate}, state.num_updates)
+    metrics["gradient/norm"] = optax.tree.norm(grads)
+    return LearnerState({**state.params, "network": network}, opt_state, state.num_updates, extra), metrics
+
+
+def initial_priority(muzero: MuZero, steps: Trajectory) -> Array:
+    """Returns [T, B] priorities of the windows that start at the first T of T + K + n - 1 steps, from values of the search.
+
+    The value after the last step is not recorded; the value of the last observation replaces it.
+    """
+    config, value = muzero.config, steps.extras["root_value"]
+    ends = (steps.terminated, steps.truncated, steps.valid)
+    sums = n_step_rewards(steps.reward, *ends, discount=config.discount, n_step=config.n_step)
+    bootstrap = take_steps(value, jnp.minimum(sums.position, value.shape[0] - 1))
+    error = jnp.abs(sums.reward + sums.discount * bootstrap - value)
+    windows = value.shape[0] - (config.unroll_steps + config.n_step) + 1
+    return jnp.where(steps.valid, error, 0.0)[:windows]
+
+
+def reanalyze(muzero: MuZero, params: Params, extra: MuZeroExtra, sample: Sample, key: Array) -> Sample:
+    """Returns the sample with new search policies in a share of its windows, by the target network.
+
+    Source: Schrittwieser et al. 2020, appendix H.
+    """
+    del params
+    window, num_states = sample.trajectory, muzero.config.unroll_steps + 1
+    num_windows = round(muzero.config.reanalyze_fraction * sample.probability.shape[0])
+    observation = jax.tree.map(
+        lambda leaf: leaf[:num_states, :num_windows].reshape(-1, *leaf.shape[2:]), window.observation
+    )
+    keys = jax.random.split(key, num_states * num_windows)
+    result, choices = search(muzero, extra.target, observation, keys, jnp.ones(()))
+    renewed = {"search_policy": result.policy, "root_value": result.value, **(choices or {})}
+    extras = dict(window.extras)
+    for name, values in renewed.items():
+        shaped = values.reshape(num_states, num_windows, *values.shape[1:])
+        extras[name] = extras[name].at[:num_states, :num_windows].set(shaped)
+    return dataclasses.replace(sample, trajectory=dataclasses.replace(window, extras=extras))

@@ -1,0 +1,241 @@
+"""MuZero's loss against a loop over windows, its search, proposals, priorities and reanalysis."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.api import Mode, Sample, Trajectory
+from agents.muzero import (
+    MuZeroConfig,
+    build_muzero,
+    initial_priority,
+    loss,
+    make_muzero,
+    reanalyze,
+    scale_gradient,
+    search,
+    value_targets,
+)
+from agents.networks.config import NetworkConfig
+from agents.networks.search_actions import make_search_actions
+from agents.ops.two_hot import two_hot, two_hot_mean
+from agents.search.gumbel import GumbelConfig
+from agents.search.puct import PUCTConfig
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+
+ACTIONS, N, K, N_STEP = 3, 6, 2, 2
+L = K + N_STEP
+DISCRETE = EnvSpec("test", ArraySpec((4,), "float32"), DiscreteSpec(ACTIONS))
+CONTINUOUS = EnvSpec("test", ArraySpec((4,), "float32"), ArraySpec((2,), "float32", -2.0, 2.0))
+GRID = EnvSpec("test", ArraySpec((4,), "float32"), MultiDiscreteSpec((2,), (3, 4), (0, 0)))
+MASKED = EnvSpec(
+    "test",
+    {"seen": ArraySpec((4,), "float32"), "legal": ArraySpec((ACTIONS,), "int8")},
+    DiscreteSpec(ACTIONS),
+    action_mask=("legal",),
+)
+NETWORK = NetworkConfig(hidden_sizes=(8,))
+CONFIG = MuZeroConfig(
+    gumbel=GumbelConfig(4),
+    puct=PUCTConfig(4),
+    latent_size=5,
+    value_limit=6,
+    unroll_steps=K,
+    n_step=N_STEP,
+    num_proposals=8,
+)
+
+
+def windows(agent, spec, seed=0):
+    random = np.random.default_rng(seed)
+    terminated, truncated = random.random((2, L, N)) < 0.15
+    truncated &= ~terminated
+    valid = np.concatenate([np.ones((1, N), bool), ~(terminated | truncated)[:-1]])
+    choices = {name: random.normal(size=(L, N, *leaf.shape)) for name, leaf in agent.extras.items()}
+    policy = np.exp(choices["search_policy"])
+    choices["search_policy"] = policy / policy.sum(-1, keepdims=True)
+    extras = {name: values.astype(agent.extras[name].dtype) for name, values in choices.items()}
+    discrete = isinstance(spec.action, DiscreteSpec)
+    action = random.integers(0, ACTIONS, (L, N)) if discrete else random.uniform(-1, 1, (L, N, *spec.action.shape))
+    return Trajectory(
+        observation=random.normal(size=(L + 1, N, 4)).astype(np.float32),
+        is_first=np.zeros((L + 1, N), bool),
+        action=action.astype(spec.action.dtype),
+        reward=random.normal(size=(L, N)).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        policy_version=np.zeros((L, N), np.int32),
+        extras=extras,
+    )
+
+
+def cross_entropy(logits, target):
+    logits = np.asarray(logits, np.float64)
+    return -(np.asarray(target) * (logits - np.log(np.exp(logits).sum()))).sum()
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_loss_equals_a_loop_over_windows(spec):
+    muzero = build_muzero(CONFIG, spec, NETWORK)
+    network, net = muzero.net.init(jax.random.key(0)), muzero.net
+    window = windows(make_muzero(CONFIG, spec, NETWORK), spec)
+    targets = value_targets(muzero, network, window)
+    importance = np.linspace(0.5, 1.0, N).astype(np.float32)
+    total, (metrics, priority) = loss(muzero, network, window, targets, importance)
+    features = muzero.actions.features(window.action)
+    sums = []
+    for row in range(N):
+        state, parts = net.represent(network, window.observation[0, row]), np.zeros(3)
+        for k in range(K + 1):
+            share, prediction = 1.0 if k == 0 else 1.0 / K, net.predict(network, state)
+            value = cross_entropy(prediction.value, two_hot(targets.value[k, row], CONFIG.value_limit))
+            parts[0] += share * targets.known[k, row] * value
+            if targets.acted[k, row]:
+                choices = {name: window.extras[name][k, row] for name in muzero.actions.extras}
+                logs = muzero.actions.log_probs(prediction.policy, choices)
+                parts[1] -= share * np.sum(window.extras["search_policy"][k, row] * np.asarray(logs))
+            if k < K:
+                state, reward = net.advance(network, state, features[k, row])
+                target = two_hot(targets.reward[k, row], CONFIG.value_limit)
+                parts[2] += targets.known[k, row] / K * cross_entropy(reward, target)
+        sums.append(importance[row] * (CONFIG.value_coef * parts[0] + parts[1] + CONFIG.reward_coef * parts[2]))
+    np.testing.assert_allclose(total, np.mean(sums), rtol=1e-5)
+    first = two_hot_mean(net.predict(network, net.represent(network, window.observation[0])).value)
+    np.testing.assert_allclose(priority, np.abs(first - targets.value[0]), rtol=1e-4, atol=1e-5)
+    assert float(metrics["loss/total"]) == float(total)
+
+
+def test_the_gradient_into_a_step_of_the_model_is_halved():
+    assert float(jax.grad(lambda x: scale_gradient(x, 0.5) ** 2)(3.0)) == 3.0
+    assert float(scale_gradient(jnp.array(3.0), 0.5)) == 3.0
+
+
+@pytest.mark.parametrize("name", ["gumbel", "puct"])
+def test_illegal_actions_are_never_taken(name):
+    config = dataclasses.replace(CONFIG, search=name)
+    agent = make_muzero(config, MASKED, NETWORK)
+    params, random, rows = agent.init(jax.random.key(0)).params, np.random.default_rng(0), 64
+    legal = random.random((rows, ACTIONS)) < 0.5
+    legal[np.arange(rows), np.arange(rows) % ACTIONS] = True
+    observation = {"seen": random.normal(size=(rows, 4)).astype(np.float32), "legal": legal.astype(np.int8)}
+    keys = jax.random.split(jax.random.key(1), rows)
+    for mode in Mode:
+        action, extras, _ = jax.jit(agent.act, static_argnums=5)(
+            params, observation, (), np.zeros(rows, bool), keys, mode
+        )
+        assert legal[np.arange(rows), np.asarray(action)].all()
+        assert (np.asarray(extras["search_policy"])[~legal] < 1e-6).all()
+
+
+def test_proposals_are_weighted_as_samples_of_the_policy():
+    """Means under the prior among many proposals approach those of the policy itself, which a wider part proposes too."""
+    count = 4000
+    actions = make_search_actions(CONTINUOUS, count)
+    parameters = jnp.array([[0.4, -0.3, -1.0, -0.5]])
+    choices, logits = actions.propose(parameters, jax.random.split(jax.random.key(0), 1))
+    weights, drawn = np.asarray(jax.nn.softmax(logits))[0], np.asarray(choices["search_actions"])[0]
+    random = np.random.default_rng(0)
+    mean, deviation = 3 * np.tanh(np.array([0.4, -0.3]) / 3), np.exp([-1.0, -0.5])
+    direct = 2 * np.tanh(mean + deviation * random.normal(size=(100_000, 2)))
+    np.testing.assert_allclose(weights @ drawn, direct.mean(0), atol=0.06)
+    np.testing.assert_allclose(weights @ drawn**2, (direct**2).mean(0), atol=0.1)
+    assert drawn.std(0).min() > 1.3 * direct.std(0).min()
+
+
+@pytest.mark.parametrize("spec", [CONTINUOUS, GRID], ids=["continuous", "multi-discrete"])
+def test_act_records_the_choices_and_takes_one_of_them(spec):
+    agent = make_muzero(CONFIG, spec, NETWORK)
+    params, rows = agent.init(jax.random.key(0)).params, 5
+    observation, keys = np.ones((rows, 4), np.float32), jax.random.split(jax.random.key(1), rows)
+    action, extras, _ = jax.jit(agent.act, static_argnums=5)(
+        params, observation, (), np.zeros(rows, bool), keys, Mode.SAMPLE
+    )
+    assert {name: (values.shape[1:], values.dtype.name) for name, values in extras.items()} == {
+        name: (leaf.shape, leaf.dtype) for name, leaf in agent.extras.items()
+    }
+    proposals = np.asarray(extras["search_actions"])
+    assert all((proposals[row] == np.asarray(action)[row]).all(-1).any() for row in range(rows))
+    np.testing.assert_allclose(extras["search_policy"].sum(-1), 1.0, atol=1e-5)
+
+
+def test_initial_priorities_are_errors_of_the_recorded_values():
+    agent, rollout = make_muzero(CONFIG, DISCRETE, NETWORK), 3
+    muzero, steps = build_muzero(CONFIG, DISCRETE, NETWORK), rollout + L - 1
+    ones = np.ones((steps, 1), np.float32)
+    never = np.zeros((steps, 1), bool)
+    value = np.arange(steps, dtype=np.float32)[:, None]
+    trajectory = Trajectory((), never, (), ones, never, never, ~never, never, {"root_value": value})
+    g = CONFIG.discount
+    expected = [abs(1 + g + g**2 * (t + 2) - t) for t in range(rollout)]
+    np.testing.assert_allclose(initial_priority(muzero, trajectory)[:, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(agent.data.initial_priority(trajectory)[:, 0], expected, rtol=1e-5)
+
+
+def test_reanalysis_searches_a_share_of_the_windows_anew():
+    config = dataclasses.replace(CONFIG, reanalyze_fraction=0.5)
+    muzero, agent = build_muzero(config, DISCRETE, NETWORK), make_muzero(config, DISCRETE, NETWORK)
+    state = agent.init(jax.random.key(0))
+    window = jax.tree.map(jnp.asarray, windows(agent, DISCRETE))
+    sample, key = Sample(window, jnp.ones(N), jnp.array(N)), jax.random.key(3)
+    renewed = reanalyze(muzero, {}, state.extra, sample, key).trajectory.extras
+    old = window.extras
+    for name in ("search_policy", "root_value"):
+        np.testing.assert_array_equal(renewed[name][:, 3:], old[name][:, 3:])
+        np.testing.assert_array_equal(renewed[name][K + 1 :], old[name][K + 1 :])
+    flat = jax.tree.map(lambda leaf: leaf[: K + 1, :3].reshape(-1, 4), window.observation)
+    result, _ = search(muzero, state.extra.target, flat, jax.random.split(key, 3 * (K + 1)), jnp.ones(()))
+    np.testing.assert_allclose(renewed["search_policy"][: K + 1, :3].reshape(-1, ACTIONS), result.policy, atol=1e-6)
+    assert len(agent.data.transforms) == 1
+    assert make_muzero(CONFIG, DISCRETE, NETWORK).data.transforms == ()
+
+
+def test_gradient_steps_lower_the_loss():
+    agent, muzero = make_muzero(CONFIG, DISCRETE, NETWORK), build_muzero(CONFIG, DISCRETE, NETWORK)
+    state = agent.init(jax.random.key(0))
+    window = jax.tree.map(jnp.asarray, windows(agent, DISCRETE))
+    sample, step = Sample(window, jnp.ones(N), jnp.array(N)), jax.jit(agent.update)
+    losses = []
+    for number in range(60):
+        state, metrics, _ = step(state, sample, jax.random.key(number))
+        losses.append(float(metrics["loss/total"]))
+    assert losses[-1] < 0.9 * losses[0]
+    assert int(state.extra.num_gradient_steps) == 60
+    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), state.params["network"], state.extra.target)
+    assert max(jax.tree.leaves(moved)) > 0  # the target is copied every 200 steps only
+    assert (
+        float(
+            partial(loss, muzero)(
+                state.params["network"], window, value_targets(muzero, state.extra.target, window), jnp.ones(N)
+            )[0]
+        )
+        < losses[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: MuZeroConfig(unroll_steps=0), "unroll_steps must be at least 1"),
+        (lambda: MuZeroConfig(reanalyze_fraction=1.5), "reanalyze_fraction"),
+        (lambda: make_muzero(CONFIG, DISCRETE, NetworkConfig(core="gru")), "without a recurrent core"),
+        (
+            lambda: make_muzero(
+                CONFIG, EnvSpec("t", ArraySpec((1,), "float32"), {"a": DiscreteSpec(2), "b": DiscreteSpec(2)}), NETWORK
+            ),
+            "an action of one array",
+        ),
+        (
+            lambda: make_muzero(CONFIG, EnvSpec("t", ArraySpec((1,), "float32"), ArraySpec((1,), "float32")), NETWORK),
+            "bounds",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_rejected(make, says):
+    with pytest.raises(UserError, match=says):
+        make()
