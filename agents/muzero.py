@@ -270,10 +270,13 @@ def model_step(muzero: MuZero, network: Params, latent: Latent, action: Array, k
 
 
 def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
-    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is unused."""
-    del key
+    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed.
+
+    Beyond the end of an episode the model is unrolled with random actions: a terminal state absorbs all of them.
+    """
     window = sample.trajectory
     targets = value_targets(muzero, state.extra.target, window)
+    window = replace_actions(muzero, window, targets.acted, key)
     importance = importance_weights(sample.probability, sample.num_windows, muzero.beta(state.num_updates))
     gradient = jax.grad(partial(loss, muzero), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], window, targets, importance)
@@ -288,6 +291,13 @@ def value_targets(muzero: MuZero, target: Params, window: Trajectory) -> Unrolle
     return unrolled_targets(
         window, bootstrap, unroll_steps=config.unroll_steps, n_step=config.n_step, discount=config.discount
     )
+
+
+def replace_actions(muzero: MuZero, window: Trajectory, acted: Array, key: Array) -> Trajectory:
+    """Returns the K + 1 first steps' actions, random where `acted` [K+1, N] is 0. `key` is consumed."""
+    random = muzero.actions.uniform(key, acted.shape)
+    taken = acted.reshape(acted.shape + (1,) * (random.ndim - 2)) > 0
+    return dataclasses.replace(window, action=jnp.where(taken, window.action[: acted.shape[0]], random))
 
 
 def loss(

@@ -36,6 +36,7 @@ class SearchActions(NamedTuple):
         propose: Maps (parameters [N, P], keys [N]) to choices and the logits [N, A] of the prior policy among them.
         take: Maps (choices, index [N] int32) to actions [N, ...].
         features: Maps actions [..., *leaf] to [..., F] float32.
+        uniform: Maps (key, shape) to uniformly random actions [*shape, *leaf]; the key is consumed.
         log_probs: Maps (parameters [..., P], choices [..., A, ...]) to log-probabilities or log-densities [..., A].
         legal: Maps an observation to [..., A], 0 where a choice is illegal; None if all are always legal.
         extras: Specs of the choices that `act` records.
@@ -47,6 +48,7 @@ class SearchActions(NamedTuple):
     propose: Callable[[Array, Array], tuple[Choices, Array]]
     take: Callable[[Choices, Array], Action]
     features: Callable[[Action], Array]
+    uniform: Callable[[Array, tuple[int, ...]], Action]
     log_probs: Callable[[Array, Choices], Array]
     legal: Callable[[Observation], Array | None]
     extras: Mapping[str, ArraySpec]
@@ -73,6 +75,7 @@ def _all_actions(spec: EnvSpec) -> SearchActions:
         propose=lambda parameters, keys: ((), parameters),
         take=lambda choices, index: index,
         features=lambda action: jax.nn.one_hot(action, size),
+        uniform=lambda key, shape: jax.random.randint(key, shape, 0, size, spec.action.dtype),
         log_probs=lambda parameters, choices: jax.nn.log_softmax(parameters),
         legal=lambda observation: None if masked is None else lookup(observation, masked.mask),
         extras={},
@@ -84,7 +87,7 @@ def _proposed_actions(spec: EnvSpec, count: int) -> SearchActions:
     leaf: Any = spec.action
     policy, is_continuous = distribution_for(spec, squash=True), isinstance(leaf, ArraySpec)
     num_flatter = int(_FLATTER_SHARE * count) if is_continuous else 0
-    features, num_features = _unit_features(spec) if is_continuous else _one_hot_features(leaf)
+    features, num_features, uniform = _unit_features(spec) if is_continuous else _one_hot_features(leaf)
 
     def repeat(parameters: Array) -> Array:
         bounded = _bound(parameters) if is_continuous else parameters
@@ -112,6 +115,7 @@ def _proposed_actions(spec: EnvSpec, count: int) -> SearchActions:
         propose=propose,
         take=lambda choices, index: jax.vmap(lambda row, number: row[number])(choices["search_actions"], index),
         features=features,
+        uniform=uniform,
         log_probs=log_probs,
         legal=lambda observation: None,
         extras={"search_actions": ArraySpec((count, *leaf.shape), leaf.dtype)},
@@ -129,16 +133,23 @@ def _flatten(parameters: Array) -> Array:
     return jnp.concatenate([mean, log_std + math.log(_FLATTER)], axis=-1)
 
 
-def _unit_features(spec: EnvSpec) -> tuple[Callable[[Action], Array], int]:
+def _unit_features(spec: EnvSpec) -> tuple[Callable[[Action], Array], int, Callable[..., Action]]:
     actions = continuous_actions(spec)
-    return actions.to_unit, actions.size
+
+    def uniform(key: Array, shape: tuple[int, ...]) -> Action:
+        return actions.from_unit(jax.random.uniform(key, (*shape, actions.size), minval=-1.0))
+
+    return actions.to_unit, actions.size, uniform
 
 
-def _one_hot_features(leaf: MultiDiscreteSpec) -> tuple[Callable[[Action], Array], int]:
+def _one_hot_features(leaf: MultiDiscreteSpec) -> tuple[Callable[[Action], Array], int, Callable[..., Action]]:
     sizes = leaf.num_values
 
     def features(action: Action) -> Array:
         flat = action.reshape((*action.shape[: action.ndim - len(leaf.shape)], len(sizes)))
         return jnp.concatenate([jax.nn.one_hot(flat[..., i], size) for i, size in enumerate(sizes)], axis=-1)
 
-    return features, sum(sizes)
+    def uniform(key: Array, shape: tuple[int, ...]) -> Action:
+        return jax.random.randint(key, (*shape, *leaf.shape), 0, jnp.reshape(jnp.array(sizes), leaf.shape), leaf.dtype)
+
+    return features, sum(sizes), uniform

@@ -70,12 +70,16 @@ def test_every_window_has_a_new_priority_that_is_not_negative(learnt):
 def test_replay_update_ignores_reset_steps_bit_for_bit(learnt):
     steps, junk = learnt.sample.trajectory, ~learnt.sample.trajectory.valid
     assert junk.any()
-    wide = junk.reshape(junk.shape + (1,) * (steps.action.ndim - 2))
+
+    def spoil(values, junk_value):
+        wide = junk.reshape(junk.shape + (1,) * (values.ndim - 2))
+        return np.where(wide, junk_value, values).astype(values.dtype)
+
     spoiled = dataclasses.replace(
         steps,
-        action=np.where(wide, 0, steps.action).astype(steps.action.dtype),
-        reward=np.where(junk, 1e3, steps.reward).astype(np.float32),
-        extras={name: np.where(junk, -40.0, value).astype(value.dtype) for name, value in steps.extras.items()},
+        action=spoil(steps.action, 0),
+        reward=spoil(steps.reward, 1e3),
+        extras={name: spoil(value, -40.0) for name, value in steps.extras.items()},
     )
     other = learnt.update(learnt.first, dataclasses.replace(learnt.sample, trajectory=spoiled), jax.random.key(1))
     chex.assert_trees_all_equal(other[0], learnt.state)

@@ -16,6 +16,7 @@ from agents.muzero import (
     loss,
     make_muzero,
     reanalyze,
+    replace_actions,
     scale_gradient,
     search,
     value_targets,
@@ -114,6 +115,26 @@ def test_loss_equals_a_loop_over_windows(spec):
 def test_the_gradient_into_a_step_of_the_model_is_halved():
     assert float(jax.grad(lambda x: scale_gradient(x, 0.5) ** 2)(3.0)) == 3.0
     assert float(scale_gradient(jnp.array(3.0), 0.5)) == 3.0
+
+
+@pytest.mark.parametrize("spec", [DISCRETE, CONTINUOUS, GRID], ids=["discrete", "continuous", "multi-discrete"])
+def test_actions_after_the_end_of_an_episode_are_random_ones(spec):
+    muzero, rows = build_muzero(CONFIG, spec, NETWORK), 3000
+    leaf = spec.action
+    recorded = jnp.full((L, rows, *leaf.shape), 1, leaf.dtype)
+    acted = np.ones((K + 1, rows), np.float32)
+    acted[1:, ::2] = 0.0
+    window = Trajectory((), (), recorded, (), (), (), (), (), {})
+    action = np.asarray(replace_actions(muzero, window, acted, jax.random.key(0)).action)
+    assert (action.dtype, action.shape) == (np.dtype(leaf.dtype), (K + 1, rows, *leaf.shape))
+    assert (action[acted > 0] == 1).all()
+    random = action[acted == 0]
+    if isinstance(leaf, ArraySpec):
+        np.testing.assert_allclose([random.min(), random.mean(), random.max()], [-2.0, 0.0, 2.0], atol=0.06)
+        return
+    sizes = [leaf.num_values] if isinstance(leaf, DiscreteSpec) else leaf.num_values
+    for values, size in zip(random.reshape(len(random), -1).T, sizes, strict=True):
+        np.testing.assert_allclose(np.bincount(values) / len(values), np.full(size, 1 / size), atol=0.04)
 
 
 @pytest.mark.parametrize("name", ["gumbel", "puct"])
