@@ -37,6 +37,7 @@ from jaxsrl.plan.plan import Plan, plan_to_json
 from jaxsrl.run_directory import NullRunDirectory, RunDirectory
 from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.collectors import CollectorFactory
+from jaxsrl.training.control import Control
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
@@ -152,7 +153,7 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
         callbacks.append(KeepModels())
     if config.eval.every:
         callbacks.append(EvaluateWhileTraining(agent, evaluated))
-    return callbacks + stop_rules(config)
+    return [*callbacks, *stop_rules(config), Control()]
 
 
 def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, open_engine: OpenEngine | None) -> Trainable:

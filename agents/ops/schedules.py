@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -110,24 +110,52 @@ def adapt_rate_scale(scale: Array, kl: Array, target: float, learning_rate: Arra
     return jnp.where(smaller | larger, adapted, scale)
 
 
+class RateState(NamedTuple):
+    """Attributes: rate_factor: float32 scalar that multiplies the learning rate; 1 unless it was changed while the run trains."""
+
+    rate_factor: Array
+
+
 def scale_by_schedule(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
     """Scales updates by minus the learning rate of the update that they are part of.
 
     The rate is a function of the argument `num_updates` of the transformation's `update`. `optax.scale_by_schedule` counts the
     steps taken instead, which differs where steps are skipped or replicas share an optimizer. The optional argument `rate_scale`
-    multiplies the rate.
+    and the state's factor multiply the rate.
     """
 
     def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **arguments: Any
-    ) -> tuple[optax.Updates, optax.OptState]:
+        updates: optax.Updates, state: RateState, params: optax.Params | None = None, **arguments: Any
+    ) -> tuple[optax.Updates, RateState]:
         del params
-        factor = -jnp.asarray(rate(arguments["num_updates"]), jnp.float32)
+        factor = -jnp.asarray(rate(arguments["num_updates"]), jnp.float32) * state.rate_factor
         if "rate_scale" in arguments:
             factor *= arguments["rate_scale"]
         return jax.tree.map(lambda update: factor * update, updates), state
 
-    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+    def init(_: optax.Params) -> RateState:
+        return RateState(jnp.ones((), jnp.float32))
+
+    return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
+
+
+def get_rate_factor(opt_state: Any) -> Array | None:
+    """Returns the factor of the first learning rate in a tree of optimizer states; None if there is none."""
+    factors = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state) if _is_rate_factor(path)]
+    return factors[0] if factors else None
+
+
+def set_rate_factor(opt_state: Any, factor: float) -> Any:
+    """Returns the optimizer states with this factor of every learning rate."""
+
+    def change(path: Any, leaf: Any) -> Any:
+        return jnp.full_like(leaf, factor) if _is_rate_factor(path) else leaf
+
+    return jax.tree_util.tree_map_with_path(change, opt_state)
+
+
+def _is_rate_factor(path: Any) -> bool:
+    return getattr(path[-1], "name", None) == "rate_factor"
 
 
 def current_values(schedules: Schedules, num_updates: Array) -> Metrics:

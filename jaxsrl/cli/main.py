@@ -17,6 +17,7 @@ import tyro
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.command import BenchCommand
 from jaxsrl.cli.commands.config import ShowConfig
+from jaxsrl.cli.commands.control import Control
 from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
 from jaxsrl.cli.commands.export import Export
@@ -51,6 +52,7 @@ COMMANDS: dict[str, type[Command]] = {
     "plot": Plot,
     "results": Results,
     "view": View,
+    "control": Control,
     "evaluate": Evaluate,
     "inspect": Inspect,
     "models": Models,

@@ -127,6 +127,9 @@ class MemberTrainable(DeviceTrainable):
     def make_learner(self, state: LearnerState, saved: Arrays | None, watch: FiniteWatch) -> RowsLearner:
         return self._group.start(self._member, MemberStart(state, self.run_keys(), saved), watch)
 
+    def validate_control(self, action: str) -> None:
+        raise UserError(f"the seeds of one program cannot {action} alone: stop this seed; the same command resumes it")
+
     def close(self, failure: BaseException | None) -> None:
         self._group.leave(self._member)
 

@@ -12,7 +12,7 @@ _HOLDER = re.compile(r"process (\d+) on (.+), started ")
 
 
 def run_state(directory: Path, log: list[str], num_updates: float, total_updates: float | None) -> str:
-    """Returns running, finished, stopped (by a signal), crashed or empty.
+    """Returns running, finished, stopped (by a signal, a rule or a request), crashed or empty.
 
     Args:
         directory: directory of the run.
@@ -25,7 +25,7 @@ def run_state(directory: Path, log: list[str], num_updates: float, total_updates
     last = next((line for line in reversed(log) if " at update " in line or "already complete" in line), "")
     if "complete at update" in last or "already complete" in last:
         return FINISHED
-    if "stopped by" in last:
+    if "stopped by" in last or "stopped: " in last:
         return STOPPED
     if total_updates and num_updates >= total_updates:
         return FINISHED

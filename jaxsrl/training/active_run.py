@@ -1,13 +1,16 @@
 """A run while it trains, as its callbacks see it."""
 
+import dataclasses
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 
 from agents.api import AnyAgent, LearnerState
+from agents.ops.schedules import get_rate_factor, set_rate_factor
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.config.run_config import RunConfig
@@ -19,6 +22,7 @@ from jaxsrl.training.run_state import state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
 
+RATE_FACTOR, STAGE = "learning_rate_factor", "env.stage"
 _WAIT_SECONDS = 0.05
 
 
@@ -35,8 +39,17 @@ class Loop(Protocol):
         """Stops all learner processes before the same update."""
         ...
 
+    @property
+    def is_alone(self) -> bool:
+        """True for a run of one learner process."""
+        ...
+
     def save_now(self) -> bool:
         """Writes a checkpoint; returns whether it was written."""
+        ...
+
+    def mark_unsaved(self) -> None:
+        """Makes the next save write a checkpoint, although no update follows the newest one."""
         ...
 
     def forgive_wait(self) -> None:
@@ -158,6 +171,51 @@ class ActiveRun:
         if isinstance(stage, bool) or not isinstance(stage, int):
             raise UserError(f"expected an integer stage, got {stage!r}")
         self._trainable.set_stage(stage)
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """Present values that `set_value` changes, by name.
+
+        "learning_rate_factor" multiplies the learning rate of every optimizer. "env.stage" is there where resets have a stage.
+        """
+        factor, stage = get_rate_factor(self.state.opt_state), self.stage
+        values = {} if factor is None else {RATE_FACTOR: float(factor)}
+        return values if stage is None else {**values, STAGE: float(stage)}
+
+    def set_value(self, name: str, value: float) -> None:
+        """Changes a value of `values` from the next update on. Later checkpoints contain it.
+
+        Raises:
+            UserError: the name is unknown, the value is out of range, or several processes learn.
+        """
+        if name not in self.values:
+            raise UserError(f"unknown value {name!r}: this run can change {', '.join(self.values) or 'no value'}")
+        if not math.isfinite(value):
+            raise UserError(f"{name} must be finite: got {value}")
+        if name == STAGE:
+            if value != int(value):
+                raise UserError(f"expected an integer {STAGE}, got {value}")
+            self.set_stage(int(value))
+        else:
+            self._set_rate_factor(value)
+        self._loop.mark_unsaved()
+
+    def _set_rate_factor(self, factor: float) -> None:
+        if factor < 0:
+            raise UserError(f"{RATE_FACTOR} must not be negative: got {factor}")
+        self.validate_control(f"change {RATE_FACTOR}")
+        state = self.state
+        changed = set_rate_factor(state.opt_state, factor)
+        self._learner.restore_learned(dataclasses.replace(state, opt_state=changed))
+
+    def validate_control(self, action: str) -> None:
+        """Raises UserError where the main thread does not stop all parts of the run, so that it cannot do the action."""
+        if not self._loop.is_alone:
+            raise UserError(
+                f"a run of several learner processes cannot {action}, since each waits for the others with a deadline: stop "
+                f"it; the same command resumes it"
+            )
+        self._trainable.validate_control(action)
 
     def save(self) -> bool:
         """Writes a checkpoint now; returns whether it was written.

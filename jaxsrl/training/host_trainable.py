@@ -102,6 +102,13 @@ class HostTrainable(Trainable):
         self._staged_collector().set_stage(stage)
         log.stages.later = stage
 
+    def validate_control(self, action: str) -> None:
+        if isinstance(self._learner, AsynchronousLearners):
+            raise UserError(
+                f"plan {self._setup.plan.name}: replicas that learn at their own pace cannot {action}: stop the run; the same "
+                f"command resumes it"
+            )
+
     def _staged_collector(self) -> StagedCollector:
         """Returns the collector, whose stage may change.
 

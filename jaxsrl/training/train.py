@@ -62,7 +62,7 @@ class TrainingLoop:
         self._learner: AnyLearner | None = None
         self._checkpoints = RunCheckpoints(setup, trainable, coordinator)
         self._reporter: Reporter | None = None
-        self._is_done = False
+        self._is_done = self._is_changed = False
         # A wait for other processes has a deadline of its own, which must end first.
         limit = setup.config.stall_timeout_seconds + coordinator.wait_seconds
         self._watchdog = Watchdog(limit, self.counts, self.waits, setup.directory.log)
@@ -96,7 +96,7 @@ class TrainingLoop:
                     self.after_update(learner)
             self._is_done = True
             setup.lifecycle.raise_error()
-            is_unsaved = learner.num_updates > max(first, self._checkpoints.saved_update)
+            is_unsaved = self._is_changed or learner.num_updates > max(first, self._checkpoints.saved_update)
             if self._coordinator.decide(is_unsaved):  # only process 0 knows whether its last save failed
                 self._save(learner, must=True)
             self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
@@ -140,6 +140,15 @@ class TrainingLoop:
         """Stops all learner processes before the same update, for a reason that is no signal."""
         if not self._coordinator.request_stop(reason):
             self.stop_reason = self.stop_reason or reason
+
+    @property
+    def is_alone(self) -> bool:
+        """True for a run of one learner process."""
+        return self._coordinator.is_alone
+
+    def mark_unsaved(self) -> None:
+        """Makes the next save write a checkpoint, although no update follows the newest one."""
+        self._is_changed = True
 
     def save_now(self) -> bool:
         """Writes a checkpoint; returns whether it was written.
@@ -199,13 +208,16 @@ class TrainingLoop:
     def _save_if_new(self) -> bool:
         """Saves unless the newest checkpoint is that of this update; returns whether there is one of it."""
         learner = self._learner
-        if learner is None or self._checkpoints.saved_update == learner.num_updates:
-            return learner is not None
+        if learner is None:
+            return False
+        if self._checkpoints.saved_update == learner.num_updates and not self._is_changed:
+            return True
         return self._save(learner)
 
     def _save(self, learner: AnyLearner, must: bool = False) -> bool:
         if not self._checkpoints.save(learner, must):
             return False
+        self._is_changed = False
         if self._reporter is not None:
             self._reporter.checkpoint_update = learner.num_updates
         self.call("on_checkpoint", self._setup.directory.checkpoints / str(learner.num_updates))

@@ -49,6 +49,9 @@ class Trainable(Protocol):
         """
         raise UserError(f"environments on devices receive no stage: use another --plan, got stage {stage}")
 
+    def validate_control(self, action: str) -> None:
+        """Raises UserError where parts of the run would continue while the main thread waits, so that it cannot do the action."""
+
     def final_state(self) -> LearnerState:
         """Returns the newest learner state, on one device where policies learn on devices of their own."""
         ...

@@ -236,6 +236,7 @@ ELSEWHERE = {
     "config": "test_config_files.py",
     "models": "test_documented_models.py",
     "export": "test_export.py",
+    "control": "test_control.py",
     "tune": "test_documented_tune.py",
 }
 
@@ -244,7 +245,7 @@ def test_every_command_is_tested():
     assert {*FORMS, *ELSEWHERE} == set(COMMANDS)
     for name, kind in COMMANDS.items():
         has_json = "json" in {field.name for field in dataclasses.fields(kind)}
-        assert has_json == (name in FORMS or name in ("models", "tune"))
+        assert has_json == (name in FORMS or name in ("models", "tune", "control"))
 
 
 @pytest.mark.parametrize("arguments", [line for lines in FORMS.values() for line in lines], ids=" ".join)

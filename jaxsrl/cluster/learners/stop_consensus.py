@@ -36,7 +36,7 @@ class StopConsensus:
     Thread-safety: `request_stop` from a signal handler, the rest from one thread.
 
     Attributes:
-        stopped_by: the signal that ended the run, the same at every process; "" while it continues.
+        stopped_by: the signal or reason that ended the run, the same at every process; "" while it continues.
         waited_seconds: total wait for the other processes.
     """
 
@@ -48,9 +48,9 @@ class StopConsensus:
         self._is_sent = False
         self._num_barriers = 0
 
-    def request_stop(self, signal_name: str) -> None:
-        """Asks all processes to stop before the next update."""
-        self._requested = signal_name
+    def request_stop(self, reason: str) -> None:
+        """Asks all processes to stop before the next update, for a signal's name or a sentence."""
+        self._requested = reason
 
     def should_continue(self) -> bool:
         """Waits for the other processes before an update; returns whether to make it."""
@@ -62,12 +62,14 @@ class StopConsensus:
         started = time.monotonic()
         processes.wait_at_barrier()
         self.waited_seconds += time.monotonic() - started
-        requests = [text.split() for text in processes.received(_STOP).values()]
-        due = [name for sent_at, name in requests if int(sent_at) <= number]
+        requests = [text.split(" ", 1) for text in processes.received(_STOP).values()]
+        due = [reason for sent_at, reason in requests if int(sent_at) <= number]
         if due:
-            self.stopped_by = max(due, key=_signal_number)
+            self.stopped_by = max(due, key=_priority)
         return not due
 
 
-def _signal_number(signal_name: str) -> int:
-    return int(signal.Signals[signal_name])
+def _priority(reason: str) -> tuple[int, str]:
+    """Returns the order in which one of several reasons is chosen: signals by number, after sentences."""
+    is_signal = reason in signal.Signals.__members__
+    return (int(signal.Signals[reason]) if is_signal else 0), reason

@@ -6,7 +6,8 @@ import pytest
 
 from agents.a2c import A2CConfig, make_a2c
 from agents.networks.config import NetworkConfig
-from agents.ops.schedules import ScheduleConfig, adapt_rate_scale, make_schedule
+from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.schedules import ScheduleConfig, adapt_rate_scale, get_rate_factor, make_schedule, set_rate_factor
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -71,3 +72,16 @@ def test_adapt_rate_scale_follows_the_kl(kl, expected):
 def test_adapt_rate_scale_bounds_the_learning_rate(scale, kl, expected):
     got = adapt_rate_scale(jnp.float32(scale), jnp.float32(kl), target=0.01, learning_rate=1e-3)
     assert float(got) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_rate_factor_of_every_optimizer_changes_together():
+    optimizer = make_optimizer(OptimizerConfig("sgd", momentum=0.0), lambda number: 0.1)
+    params = {"w": jnp.ones(3)}
+    states = {"actor": optimizer.init(params), "critic": optimizer.init(params)}
+    assert float(get_rate_factor(states)) == 1.0
+    states = set_rate_factor(states, 0.25)
+    for state in states.values():
+        steps, after = optimizer.update({"w": jnp.full(3, 2.0)}, state, params, num_updates=0)
+        np.testing.assert_allclose(steps["w"], -0.1 * 0.25 * 2.0, rtol=1e-6)
+        assert float(get_rate_factor(after)) == 0.25
+    assert get_rate_factor({"other": jnp.ones(())}) is None

@@ -28,6 +28,7 @@ DONE = "2026-01-01 10:04:00 complete at update 100, 1000 env steps, 5.0 s"
         ([BEGAN, SAVED, STOP, RESUMED], 70, CRASHED),
         ([BEGAN, STOP, RESUMED, DONE], 100, FINISHED),
         ([DONE, "2026-01-01 10:05:00 already complete"], 100, FINISHED),
+        ([BEGAN, SAVED, STOP.replace("stopped by SIGINT", "stopped: requested by control")], 60, STOPPED),
         ([], 100, FINISHED),
         ([], 55, CRASHED),
     ],

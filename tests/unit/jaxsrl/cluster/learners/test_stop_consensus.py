@@ -71,6 +71,12 @@ def test_several_requests_name_one_signal():
     assert updates_of(wishes, processes=3, limit=20) == [(4, "SIGTERM")] * 3  # 15 is more than 2
 
 
+def test_a_sentence_stops_all_processes_unless_a_signal_came():
+    sentence = "the return reaches 3"
+    assert updates_of({1: [(7, sentence)]}, processes=3, limit=20) == [(7, sentence)] * 3
+    assert updates_of({0: [(4, sentence)], 2: [(4, "SIGINT")]}, processes=3, limit=20) == [(4, "SIGINT")] * 3
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_requests_at_any_time_stop_before_the_same_update(seed):
     draw = np.random.default_rng(seed)
