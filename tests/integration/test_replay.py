@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from agents.api import ReplayConfig
-from agents.dqn import DQNConfig, make_dqn
+from agents.catalog import find_make_agent
+from agents.dqn import DQNConfig
+from agents.muzero import MuZeroConfig
 from agents.networks.config import NetworkConfig
+from agents.search.gumbel import GumbelConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
@@ -26,18 +29,37 @@ REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=128, samples_per_inse
 """From the third trajectory of 64 env steps on two gradient steps each; the ring is full after the eighth."""
 
 
+DQN = DQNConfig(learning_rate=1e-3, n_step=2, double=True, target_update_period=5, total_updates=UPDATES)
+# Half of the windows of each sample are searched anew, by a target network that lags behind.
+MUZERO = MuZeroConfig(
+    gumbel=GumbelConfig(4),
+    latent_size=8,
+    value_limit=5,
+    unroll_steps=2,
+    n_step=2,
+    target_update_period=5,
+    reanalyze_fraction=0.5,
+    total_updates=UPDATES,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """What the scripts in experiments/ save of a run."""
 
     env: EnvConfig
     network: NetworkConfig
-    agent: DQNConfig
+    agent: DQNConfig | MuZeroConfig
     run: RunConfig
 
 
 def train(
-    directory: Path, policy: str, suite: str = "gymnasium", replay: ReplayConfig = REPLAY, **changes
+    directory: Path,
+    policy: str,
+    suite: str = "gymnasium",
+    replay: ReplayConfig = REPLAY,
+    algorithm: DQNConfig | MuZeroConfig = DQN,
+    **changes,
 ) -> RunReport:
     settings = {
         "name": "run",
@@ -52,13 +74,12 @@ def train(
         "max_policy_lag": 0,
     }
     config = run_config(**{**settings, **changes})
-    dqn = DQNConfig(
-        replay=replay, learning_rate=1e-3, n_step=2, double=True, target_update_period=5, total_updates=UPDATES
-    )
-    experiment = Experiment(EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=(16,)), dqn, config)
+    algorithm = dataclasses.replace(algorithm, replay=replay)
+    env, network = EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=(16,))
+    experiment = Experiment(env, network, algorithm, config)
     source = make_env(experiment.env)
     spec = source.spec()
-    agent = make_dqn(dqn, spec, experiment.network)
+    agent = find_make_agent(algorithm)(algorithm, spec, network)
     plan = PLANS[policy](config, Resources.detect())
     return run(plan, agent, source, config, experiment=experiment, spec=spec, quiet=True)
 
@@ -93,6 +114,35 @@ def test_every_plan_with_replay_matches_serial(tmp_path, serial_parameters, poli
     same(report.state.params, serial_parameters, **TOLERANCE)
 
 
+MUZERO_CASES = [
+    ("serial", {"replay_memory": "host"}),
+    pytest.param("distributed_replay", {"learner_num_devices": 2}, marks=slow),
+    pytest.param("single_learner_fine", {}, marks=slow),
+    pytest.param("single_learner_coarse", {}, marks=slow),
+    pytest.param(
+        "decoupled", {"learner_num_devices": 2, "inference_num_devices": 2, "inference_num_servers": 2}, marks=slow
+    ),
+    pytest.param("multiple_learners", {"learner_num_devices": 2}, marks=slow),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"), MUZERO_CASES, ids=lambda value: value if isinstance(value, str) else str(value)
+)
+def test_every_plan_with_search_and_reanalysis_matches_serial(tmp_path, policy, changes):
+    serial = train(tmp_path / "serial", "serial", algorithm=MUZERO)
+    report = train(tmp_path / "plan", policy, algorithm=MUZERO, **changes)
+    assert report.num_updates == UPDATES
+    same(report.state.params, serial.state.params, **TOLERANCE)
+
+
+@slow
+def test_device_loop_with_search_matches_serial(tmp_path):
+    serial = train(tmp_path / "serial", "serial", "jax", algorithm=MUZERO)
+    report = train(tmp_path / "device", "device_only", "jax", algorithm=MUZERO, learner_num_devices=2)
+    same(report.state.params, serial.state.params, **TOLERANCE)
+
+
 @slow
 def test_device_loop_with_replay_matches_serial(tmp_path):
     serial = train(tmp_path / "serial", "serial", "jax")
@@ -113,6 +163,19 @@ def test_replay_runs_resume_bit_for_bit(tmp_path, policy, suite, changes):
     whole = train(tmp_path / "whole", policy, suite, replay, **changes)
     for updates in (5, UPDATES):
         resumed = train(tmp_path / "parts", policy, suite, replay, total_env_steps=16 * 4 * updates, **changes)
+    same(resumed.state, whole.state, rtol=0, atol=0)
+    assert resumed.metrics == whole.metrics
+
+
+@slow
+@pytest.mark.parametrize(
+    ("policy", "suite"), [("serial", "gymnasium"), ("single_learner_fine", "gymnasium"), ("device_only", "jax")]
+)
+def test_runs_with_search_and_reanalysis_resume_bit_for_bit(tmp_path, policy, suite):
+    whole = train(tmp_path / "whole", policy, suite, algorithm=MUZERO, max_policy_lag=1)
+    for updates in (5, UPDATES):
+        steps = 16 * 4 * updates
+        resumed = train(tmp_path / "parts", policy, suite, algorithm=MUZERO, max_policy_lag=1, total_env_steps=steps)
     same(resumed.state, whole.state, rtol=0, atol=0)
     assert resumed.metrics == whole.metrics
 
