@@ -38,7 +38,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
 from agents.ops.target_update import periodic
 from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
-from agents.ops.unrolled_targets import UnrolledTargets, unrolled_targets
+from agents.ops.unrolled_targets import UnrolledTargets, scale_gradient, shortened_returns, unrolled_targets
 from agents.search.gumbel import GumbelConfig, gumbel_search
 from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
 from agents.search.puct import PUCTConfig, puct_search
@@ -61,6 +61,7 @@ class MuZeroConfig:
         value_limit: Largest rescaled value and reward that networks represent: 20 stands for about 430, 300 for about 64,000.
         unroll_steps: K, steps of the model in a loss.
         n_step: Rewards of a value target before it bootstraps.
+        n_step_decay_fraction: Fraction of the run in which a window's n falls by 1 as it ages (EfficientZero: 0.3). None: never.
         discount: g, per env step.
         value_coef: Weight of the loss of values.
         reward_coef: Weight of the loss of rewards.
@@ -84,6 +85,7 @@ class MuZeroConfig:
     value_limit: int = 300
     unroll_steps: int = 5
     n_step: int = 5
+    n_step_decay_fraction: float | None = None
     discount: float = 0.997
     value_coef: float = 0.25
     reward_coef: float = 1.0
@@ -98,7 +100,7 @@ class MuZeroConfig:
     def __post_init__(self) -> None:
         validate.at_least_one(self, "num_proposals", "latent_size", "value_limit", "unroll_steps", "n_step")
         validate.at_least_one(self, "target_update_period")
-        validate.positive(self, "learning_rate", "temperature")
+        validate.positive(self, "learning_rate", "temperature", "n_step_decay_fraction")
         validate.fraction(self, "discount", "reanalyze_fraction", "importance_sampling_exponent")
         validate.not_negative(self, "value_coef", "reward_coef")
 
@@ -275,7 +277,7 @@ def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> t
     Beyond the end of an episode the model is unrolled with random actions: a terminal state absorbs all of them.
     """
     window = sample.trajectory
-    targets = value_targets(muzero, state.extra.target, window)
+    targets = value_targets(muzero, state.extra.target, window, state.num_updates)
     window = replace_actions(muzero, window, targets.acted, key)
     importance = importance_weights(sample.probability, sample.num_windows, muzero.beta(state.num_updates))
     gradient = jax.grad(partial(loss, muzero), has_aux=True)
@@ -284,12 +286,18 @@ def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> t
     return state, metrics | step_metrics, priority
 
 
-def value_targets(muzero: MuZero, target: Params, window: Trajectory) -> UnrolledTargets:
-    """Returns the targets of K + 1 states, with bootstrap values of the target network."""
+def value_targets(muzero: MuZero, target: Params, window: Trajectory, num_updates: Array) -> UnrolledTargets:
+    """Returns the targets of K + 1 states, with bootstrap values of the target network and shorter returns of old windows."""
     config, net = muzero.config, muzero.net
+    n, fraction, age = config.n_step, config.n_step_decay_fraction, num_updates - window.policy_version[0]
     bootstrap = two_hot_mean(net.predict(target, net.represent(target, window.observation)).value)
     return unrolled_targets(
-        window, bootstrap, unroll_steps=config.unroll_steps, n_step=config.n_step, discount=config.discount
+        window,
+        bootstrap,
+        unroll_steps=config.unroll_steps,
+        n_step=n,
+        discount=config.discount,
+        shortened=None if fraction is None else shortened_returns(age, n, fraction, config.total_updates),
     )
 
 
@@ -341,11 +349,6 @@ def policy_loss(muzero: MuZero, policy: Array, extras: dict[str, Array], k: int)
     """Returns [N], the cross-entropy of the policy's outputs [N, P] to the search's policy at step k of the windows."""
     choices = {name: extras[name][k] for name in muzero.actions.extras}
     return -jnp.sum(extras["search_policy"][k] * muzero.actions.log_probs(policy, choices), axis=-1)
-
-
-def scale_gradient(x: Array, factor: float) -> Array:
-    """Returns x, with its gradient multiplied by the factor."""
-    return factor * x + (1.0 - factor) * jax.lax.stop_gradient(x)
 
 
 def apply_gradient(muzero: MuZero, state: LearnerState, grads: Params) -> tuple[LearnerState, Metrics]:

@@ -17,13 +17,13 @@ from agents.muzero import (
     make_muzero,
     reanalyze,
     replace_actions,
-    scale_gradient,
     search,
     value_targets,
 )
 from agents.networks.config import NetworkConfig
 from agents.networks.search_actions import make_search_actions
 from agents.ops.two_hot import two_hot, two_hot_mean
+from agents.ops.unrolled_targets import scale_gradient
 from agents.search.gumbel import GumbelConfig
 from agents.search.puct import PUCTConfig
 from envpool_bridge.errors import UserError
@@ -86,7 +86,7 @@ def test_loss_equals_a_loop_over_windows(spec):
     muzero = build_muzero(CONFIG, spec, NETWORK)
     network, net = muzero.net.init(jax.random.key(0)), muzero.net
     window = windows(make_muzero(CONFIG, spec, NETWORK), spec)
-    targets = value_targets(muzero, network, window)
+    targets = value_targets(muzero, network, window, jnp.int32(0))
     importance = np.linspace(0.5, 1.0, N).astype(np.float32)
     total, (metrics, priority) = loss(muzero, network, window, targets, importance)
     features = muzero.actions.features(window.action)
@@ -135,6 +135,23 @@ def test_actions_after_the_end_of_an_episode_are_random_ones(spec):
     sizes = [leaf.num_values] if isinstance(leaf, DiscreteSpec) else leaf.num_values
     for values, size in zip(random.reshape(len(random), -1).T, sizes, strict=True):
         np.testing.assert_allclose(np.bincount(values) / len(values), np.full(size, 1 / size), atol=0.04)
+
+
+def test_returns_of_old_windows_bootstrap_earlier():
+    config = dataclasses.replace(CONFIG, n_step_decay_fraction=0.3, total_updates=100)
+    muzero, plain = build_muzero(config, DISCRETE, NETWORK), build_muzero(CONFIG, DISCRETE, NETWORK)
+    shorter = build_muzero(dataclasses.replace(CONFIG, n_step=1), DISCRETE, NETWORK)
+    network, window = muzero.net.init(jax.random.key(0)), windows(make_muzero(CONFIG, DISCRETE, NETWORK), DISCRETE)
+    window.policy_version[:] = [50, 21, 20, 5, 40, 20]  # at update 50, 30 and more are old
+    mixed = value_targets(muzero, network, window, jnp.int32(50)).value
+    new, old = (value_targets(one, network, window, jnp.int32(50)).value for one in (plain, shorter))
+    is_old = np.array([False, False, True, True, False, True])
+    np.testing.assert_allclose(mixed, np.where(is_old, old, new), rtol=1e-6)
+    assert np.abs(np.asarray(new - old))[:, is_old].max() > 1e-3
+    with pytest.raises(UserError, match="need its number of updates"):
+        value_targets(
+            build_muzero(dataclasses.replace(config, total_updates=0), DISCRETE, NETWORK), network, window, jnp.int32(0)
+        )
 
 
 @pytest.mark.parametrize("name", ["gumbel", "puct"])
@@ -232,7 +249,10 @@ def test_gradient_steps_lower_the_loss():
     assert (
         float(
             partial(loss, muzero)(
-                state.params["network"], window, value_targets(muzero, state.extra.target, window), jnp.ones(N)
+                state.params["network"],
+                window,
+                value_targets(muzero, state.extra.target, window, jnp.int32(0)),
+                jnp.ones(N),
             )[0]
         )
         < losses[0]
@@ -244,6 +264,7 @@ def test_gradient_steps_lower_the_loss():
     [
         (lambda: MuZeroConfig(unroll_steps=0), "unroll_steps must be at least 1"),
         (lambda: MuZeroConfig(reanalyze_fraction=1.5), "reanalyze_fraction"),
+        (lambda: MuZeroConfig(n_step_decay_fraction=0.0), "n_step_decay_fraction must be positive"),
         (lambda: make_muzero(CONFIG, DISCRETE, NetworkConfig(core="gru")), "without a recurrent core"),
         (
             lambda: make_muzero(
