@@ -384,7 +384,7 @@ def reanalyze(muzero: MuZero, params: Params, extra: MuZeroExtra, sample: Sample
     """
     del params
     window, num_states = sample.trajectory, muzero.config.unroll_steps + 1
-    num_windows = round(muzero.config.reanalyze_fraction * sample.probability.shape[0])
+    num_windows = max(1, round(muzero.config.reanalyze_fraction * sample.probability.shape[0]))
     observation = jax.tree.map(
         lambda leaf: leaf[:num_states, :num_windows].reshape(-1, *leaf.shape[2:]), window.observation
     )

@@ -65,7 +65,7 @@ def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
 
     Its `act` takes observations [F, R, ...] for a leaf of F > 1 frames and is_first [W, R]: see
     `envpool_bridge.shm.slots.ActRows`. Its `update` takes a Trajectory with `frames` and `is_first_frames` of a slot, or a
-    Sample of such.
+    Sample of such. The first of `Replay.transforms` takes such a Sample; the other transforms and `update` then take stacks.
     """
     if num_frames(spec) == 1:
         return agent
@@ -76,11 +76,23 @@ def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
 
 
 def _with_stacked_samples(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent:
-    def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
-        trajectory = stacked_trajectory(spec.observation, sample.trajectory)
-        return agent.update(state, dataclasses.replace(sample, trajectory=trajectory), key)
+    """Stacks the frames of samples for the first that takes them: a transform of `Replay.transforms`, or the update."""
 
-    return agent._replace(act=_act_on_frames(agent, spec), update=update)
+    def stacked(sample: Sample) -> Sample:
+        trajectory = stacked_trajectory(spec.observation, sample.trajectory)
+        return dataclasses.replace(sample, trajectory=trajectory)
+
+    def transform(params: Params, extra: Any, sample: Sample, key: Array) -> Sample:
+        return agent.data.transforms[0](params, extra, stacked(sample), key)
+
+    def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+        return agent.update(state, stacked(sample), key)
+
+    agent_on_frames = agent._replace(act=_act_on_frames(agent, spec))
+    if not agent.data.transforms:
+        return agent_on_frames._replace(update=update)
+    transforms = (transform, *agent.data.transforms[1:])
+    return agent_on_frames._replace(data=dataclasses.replace(agent.data, transforms=transforms))
 
 
 def _act_on_frames(agent: AnyAgent, spec: EnvSpec) -> ActFn:

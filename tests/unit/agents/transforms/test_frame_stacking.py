@@ -10,12 +10,13 @@ from gymnasium.wrappers import FrameStackObservation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.api import Agent, LearnerState, OnPolicy
+from agents.api import Agent, LearnerState, OnPolicy, Replay, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.transforms.frame_stacking import stack_frames, with_stacked_frames
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import SlotAccess, allocate_slots
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.mesh import LearnerMesh
 
 ROWS = 3
@@ -150,6 +151,36 @@ def test_stack_frames_matches_loop(seed, count, more_history, steps):
 def test_an_agent_without_stacked_frames_is_left_as_it_is():
     agent = watching_agent()
     assert with_stacked_frames(agent, GymnasiumSource(Film).spec()) is agent
+
+
+@pytest.mark.parametrize("num_transforms", [0, 1, 2])
+def test_transforms_of_samples_and_updates_see_stacks(num_transforms):
+    count, length = 3, 4
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (count + length, ROWS, 2)).astype(np.uint8)
+    is_first = np.concatenate([np.zeros((count - 1, ROWS), bool), rng.random((length + 1, ROWS)) < 0.4])
+    steps = np.zeros((length, ROWS))
+    sample = Sample(Trajectory(frames, is_first, steps, steps, steps, steps, steps, steps, {}), steps[0], ROWS)
+    seen = []
+
+    def transform(params, extra, sample, key):
+        seen.append(sample.trajectory)
+        return sample
+
+    def update(state, sample, key):
+        seen.append(sample.trajectory)
+        return state, {}, steps[0]
+
+    replay = Replay(ReplayConfig(), length, transforms=(transform,) * num_transforms)
+    spec = EnvSpec("test", ArraySpec((count, 2), "uint8", frames=count), DiscreteSpec(2))
+    agent = with_stacked_frames(ReplayAgent("watching", None, None, None, update, {}, replay), spec)
+    for step in agent.data.transforms:
+        sample = step((), (), sample, None)
+    agent.update((), sample, None)
+    assert len(seen) == num_transforms + 1
+    for trajectory in seen:
+        np.testing.assert_array_equal(trajectory.observation, stack_frames(frames, is_first, count))
+        np.testing.assert_array_equal(trajectory.is_first, is_first[-length - 1 :])
 
 
 def test_stacking_over_several_devices_moves_no_frame():
