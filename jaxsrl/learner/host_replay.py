@@ -102,15 +102,20 @@ class HostReplay:
     def _gradient_step(
         self, state: LearnerState, sums: Metrics, sample: Sample, update: Array, number: Array
     ) -> tuple[LearnerState, Metrics, Array]:
-        keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
-        sample = transform_sample(self._agent, state, sample, keys.transforms)
-        learned, metrics, priority = self._agent.update(state, sample, keys.update)
+        learned, metrics, priority = self._update(state, sample, update, number)
         learned, metrics = keep_if_finite(state, learned, metrics)
         return learned, jax.tree.map(jnp.add, sums, metrics), priority
 
+    def _update(
+        self, state: LearnerState, sample: Sample, update: Array, number: Array
+    ) -> tuple[LearnerState, Metrics, Array]:
+        keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
+        sample = transform_sample(self._agent, state, sample, keys.transforms)
+        return self._agent.update(state, sample, keys.update)
+
     def _zeros(self, state: LearnerState, sample: Sample) -> Metrics:
         if self._no_sums is None:
-            shapes = jax.eval_shape(self._agent.update, state, sample, self._run_key)[1]
+            shapes = jax.eval_shape(self._update, state, sample, np.int32(0), np.int32(0))[1]
             zeros: Any = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
             self._no_sums = zeros | {SKIPPED: np.float32(0.0)}
         return jax.device_put(self._no_sums, self.mesh.replicated, may_alias=False)  # donated

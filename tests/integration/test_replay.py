@@ -59,6 +59,7 @@ def train(
     suite: str = "gymnasium",
     replay: ReplayConfig = REPLAY,
     algorithm: DQNConfig | MuZeroConfig = DQN,
+    frame_stack: int = 1,
     **changes,
 ) -> RunReport:
     settings = {
@@ -75,7 +76,7 @@ def train(
     }
     config = run_config(**{**settings, **changes})
     algorithm = dataclasses.replace(algorithm, replay=replay)
-    env, network = EnvConfig("CartPole-v1", suite=suite), NetworkConfig(hidden_sizes=(16,))
+    env, network = EnvConfig("CartPole-v1", suite=suite, frame_stack=frame_stack), NetworkConfig(hidden_sizes=(16,))
     experiment = Experiment(env, network, algorithm, config)
     source = make_env(experiment.env)
     spec = source.spec()
@@ -115,7 +116,7 @@ def test_every_plan_with_replay_matches_serial(tmp_path, serial_parameters, poli
 
 
 MUZERO_CASES = [
-    ("serial", {"replay_memory": "host"}),
+    ("serial", {"replay_memory": "host", "frame_stack": 2}),
     pytest.param("distributed_replay", {"learner_num_devices": 2}, marks=slow),
     pytest.param("single_learner_fine", {}, marks=slow),
     pytest.param("single_learner_coarse", {}, marks=slow),
@@ -130,7 +131,8 @@ MUZERO_CASES = [
     ("policy", "changes"), MUZERO_CASES, ids=lambda value: value if isinstance(value, str) else str(value)
 )
 def test_every_plan_with_search_and_reanalysis_matches_serial(tmp_path, policy, changes):
-    serial = train(tmp_path / "serial", "serial", algorithm=MUZERO)
+    frame_stack = changes.get("frame_stack", 1)
+    serial = train(tmp_path / "serial", "serial", algorithm=MUZERO, frame_stack=frame_stack)
     report = train(tmp_path / "plan", policy, algorithm=MUZERO, **changes)
     assert report.num_updates == UPDATES
     same(report.state.params, serial.state.params, **TOLERANCE)
