@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from agents.a2c import A2CConfig, make_a2c
+from agents.alphazero import AlphaZeroConfig, make_alphazero
 from agents.api import AnyAgent
 from agents.coma import COMAConfig, make_coma
 from agents.ddpg import DDPGConfig, make_ddpg
@@ -37,6 +38,7 @@ class Algorithm(NamedTuple):
 
 AGENTS: dict[str, Algorithm] = {
     "a2c": Algorithm(A2CConfig, make_a2c),
+    "alphazero": Algorithm(AlphaZeroConfig, make_alphazero),
     "coma": Algorithm(COMAConfig, make_coma),
     "ddpg": Algorithm(DDPGConfig, make_ddpg),
     "dqn": Algorithm(DQNConfig, make_dqn),

@@ -1,6 +1,7 @@
 """Gumbel MuZero on CartPole-v1."""
 
 from agents.muzero import MuZeroConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.search.gumbel import GumbelConfig
 from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -15,6 +16,7 @@ EXPERIMENT = Experiment(
         gumbel=GumbelConfig(num_simulations=16),
         value_limit=20,
         learning_rate=3e-3,
+        learning_rate_schedule=ScheduleConfig("linear", end=0.1),
     ),
     run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, eval=EvalConfig(final_episodes=50)),
 )

@@ -48,8 +48,9 @@ Suite = Literal[
     "gymnax",
     "brax",
     "jumanji",
+    "pgx",
 ]
-JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji"})  # made by jaxsrl: this package must not import jax
+JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji", "pgx"})  # made by jaxsrl: this package must not import jax
 
 _SETTINGS = ("info_fields", "frame_stack", "overlap_rows", "stagger", "stage")
 """Fields that a source has too, if its environments are stepped one by one."""
@@ -80,7 +81,7 @@ class EnvConfig:
             version of the id), "envpool" (tasks of the EnvPool package). "atari" (ALE/* with standard preprocessing),
             "atari_vector" ("atari" on ALE's own threads), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*). "probe"
             (tasks with known values, some for teams, and Sleep). In JAX: "jax" (own tasks: CartPole-v1), "gymnax", "brax",
-            "jumanji" (ids of these packages). With several agents: "pettingzoo" (paths of modules), "mpe" (simple_*),
+            "jumanji", "pgx" (ids of these packages). With several agents: "pettingzoo" (paths of modules), "mpe" (simple_*),
             "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek" (base, randomwalls), "smax" (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of
             `gymnasium.make`, the probe or the JAX environment. `--env.kwargs.NAME VALUE` sets one of them.

@@ -92,8 +92,12 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
             from jaxsrl.envs.jumanji import make_jumanji
 
             return make_jumanji(config.id, arguments)
+        case "pgx":
+            from jaxsrl.envs.pgx import make_pgx
+
+            return make_pgx(config.id, arguments)
     if config.id in _OWN:
-        advice = f"{config.id} has one: --env.suite jax (others: suites gymnax, brax, jumanji)"
+        advice = f"{config.id} has one: --env.suite jax (others: suites gymnax, brax, jumanji, pgx)"
     else:
         advice = (
             f"{config.id} of suite {config.suite!r} is not one: expected a suite of {', '.join(sorted(JAX_SUITES))}"

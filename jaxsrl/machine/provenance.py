@@ -21,6 +21,7 @@ _ENV_PACKAGES = {
     "gymnax": "gymnax",
     "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",
+    "pgx": "pgx",
     "minigrid": "minigrid",
     "mpe2": "mpe2",
     "mujoco": "mujoco",

@@ -84,7 +84,7 @@ def jax_env_of_source(source: EnvSource) -> JaxEnv:
     if not isinstance(source, JaxSource):
         raise UserError(
             "plan device_only: fragment environments: an environment on a device must be written in JAX, got "
-            f"{type(source).__name__}: use --env.suite jax (CartPole-v1), gymnax, brax or jumanji, or another --plan"
+            f"{type(source).__name__}: use --env.suite jax (CartPole-v1), gymnax, brax, jumanji or pgx, or another --plan"
         )
     return source.make_jax_env()
 

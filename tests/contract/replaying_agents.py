@@ -1,27 +1,48 @@
 """What the contract tests give the agents that learn from replay: their specs, configurations and samples."""
 
 import dataclasses
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from agents.api import ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
+from agents.search.game import GameFn, GameStep
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 
 REPLAYING = sorted(
     name for name, entry in AGENTS.items() if "replay" in {field.name for field in dataclasses.fields(entry.config)}
 )
 CONTINUOUS, TEAMS, REMEMBERING = {"ddpg", "td3", "sac", "maddpg"}, {"vdn", "qmix", "maddpg"}, {"r2d2"}
-SMALL = {"r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "stride": 2}}
+SMALL = {
+    "r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "stride": 2},
+    "alphazero": {"game": "tests.contract.replaying_agents:toy_game", "window": 4},
+}
 WINDOWS, TEAM = 6, 2
 OBSERVATION = ArraySpec((3,), "float32")
+GAME = {"action_mask": OBSERVATION, "board": OBSERVATION, "state": OBSERVATION}
+
+
+def toy_game(env_id: str) -> GameFn:
+    """Rules without an end: a move changes the state and the board."""
+    del env_id
+
+    def play(observation: Any, move: Any) -> GameStep:
+        changed = observation["state"].at[move].add(1.0)
+        after = {"action_mask": jnp.ones(3), "board": changed, "state": changed}
+        return GameStep(after, changed.sum(), jnp.zeros((), bool))
+
+    return play
 
 
 def spec_of(name: str) -> EnvSpec:
     """Of an environment that the agent is for."""
     action = ArraySpec((2,), "float32", -2.0, 2.0) if name in CONTINUOUS else DiscreteSpec(3)
+    if name == "alphazero":
+        return EnvSpec("test", GAME, action, action_mask=("action_mask",))
     if name not in TEAMS:
         return EnvSpec("test", OBSERVATION, action)
     members = tuple(AgentSpec(member, OBSERVATION, action) for member in ("a", "b"))
@@ -47,7 +68,9 @@ def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:
     terminated = ended & np.repeat(rng.random((steps, WINDOWS)) < 0.5, team, axis=1)
     valid = np.concatenate([np.ones((1, rows), bool), ~ended[:-1]])
     valid[0, :team], ended[0, :team], terminated[0, :team] = False, False, False
-    observation = rng.normal(size=(steps + 1, rows, 3)).astype(np.float32)
+    observation: Any = rng.normal(size=(steps + 1, rows, 3)).astype(np.float32)
+    if name == "alphazero":
+        observation = {"action_mask": np.ones_like(observation), "board": observation, "state": observation}
     continuous = rng.uniform(-2, 2, (steps, rows, 2)).astype(np.float32)
     discrete = rng.integers(0, 3, (steps, rows)).astype(np.int32)
     extras = {key: rng.normal(size=(steps, rows, *spec.shape)).astype(spec.dtype) for key, spec in agent.extras.items()}

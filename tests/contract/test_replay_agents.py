@@ -87,7 +87,7 @@ def test_replay_update_ignores_reset_steps_bit_for_bit(learnt):
 
 def test_act_depends_on_own_key_and_adds_declared_extras(learnt):
     agent, rows = learnt.agent, 2 * learnt.agent.data.agents_per_window
-    observation = np.asarray(learnt.sample.trajectory.observation[0][: 2 * rows])
+    observation = jax.tree.map(lambda leaf: np.asarray(leaf[0][: 2 * rows]), learnt.sample.trajectory.observation)
     keys, state = jax.random.split(jax.random.key(2), 2 * rows), agent.initial_agent_state(2 * rows)
     is_first, act = np.ones(2 * rows, bool), jax.jit(agent.act, static_argnums=5)
     action, extras, _ = act(learnt.first.params, observation, state, is_first, keys, Mode.SAMPLE)
@@ -95,11 +95,18 @@ def test_act_depends_on_own_key_and_adds_declared_extras(learnt):
         name: spec.shape for name, spec in agent.extras.items()
     }
     mine = jax.tree.map(lambda leaf: leaf[rows:], state)
-    one, _, _ = act(learnt.first.params, observation[rows:], mine, is_first[rows:], keys[rows:], Mode.SAMPLE)
+    one, _, _ = act(
+        learnt.first.params,
+        jax.tree.map(lambda leaf: leaf[rows:], observation),
+        mine,
+        is_first[rows:],
+        keys[rows:],
+        Mode.SAMPLE,
+    )
     np.testing.assert_array_equal(action[rows:], one)
 
 
 @pytest.mark.parametrize("name", REPLAYING)
 def test_configuration_round_trips_through_json(name):
-    config = dataclasses.replace(AGENTS[name].config(), discount=0.5, total_updates=7)
+    config = dataclasses.replace(AGENTS[name].config(), total_updates=7)
     assert from_json(AGENTS[name].config, json.loads(json.dumps(dataclasses.asdict(config)))) == config

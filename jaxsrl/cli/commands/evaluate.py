@@ -3,12 +3,15 @@
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.terminal.tables import print_tables
+
+if TYPE_CHECKING:
+    from jaxsrl.evaluation.load_agent import LoadedAgent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Evaluate:
         trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
         video_episodes: number of recorded episodes; those that `--max-rows 1` plays first.
         all: evaluate every good checkpoint of the run, one row each, instead of the newest.
+        opponent: of a board game of suite pgx: plays `episodes` games against "random", "uct:SIMULATIONS", or another run.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
@@ -42,6 +46,7 @@ class Evaluate:
     trust_env: bool = False
     all: bool = False
     out: Path | None = None
+    opponent: str = ""
 
     def run(self) -> int:
         """Plays episodes; the exit status is 1 if the given checkpoint is damaged."""
@@ -64,6 +69,8 @@ class Evaluate:
             print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
         if loaded.mismatches:
             print(f"warning: {loaded.mismatches}", file=sys.stderr)  # noqa: T201
+        if self.opponent:
+            return self._run_games(loaded)
         video = None if self.video is None else Video(loaded.source, self.video, self.video_episodes)
         settings = self._settings()
         report = evaluate(loaded.agent, loaded.params, loaded.source, **settings)
@@ -74,6 +81,15 @@ class Evaluate:
         if loaded.run_directory is not None:
             write_json(loaded.run_directory / "eval.json", result)
         print_tables(result, self.json, f"evaluation of {self.path}")
+        return 0
+
+    def _run_games(self, loaded: "LoadedAgent") -> int:
+        """Plays games against the opponent."""
+        from jaxsrl.evaluation.games import evaluate_against
+
+        results = evaluate_against(loaded, self.opponent, self.episodes, self.seed, self._settings()["mode"])
+        rows = [dataclasses.asdict(result) for result in results]
+        print_tables({"seats": rows, "opponent": self.opponent}, self.json, f"games of {self.path}")
         return 0
 
     def _settings(self) -> dict[str, Any]:
