@@ -1,0 +1,1 @@
+"""Datasets: recorded steps in files, for offline learning."""

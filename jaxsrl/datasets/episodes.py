@@ -1,0 +1,138 @@
+"""Whole episodes as steps of a dataset, selection of the best of them, and merging of datasets."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.api import Trajectory
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import spec_to_dict
+from envpool_bridge.spec.tree import Tree, map_leaves, take
+from jaxsrl.datasets.dataset import Dataset, find_episodes, open_dataset
+from jaxsrl.datasets.writer import DatasetWriter
+
+_APPENDED_STEPS = 4096
+
+
+def episode_steps(
+    observation: Tree, action: Tree, reward: np.ndarray, terminated: bool, extras: dict[str, np.ndarray] | None = None
+) -> Trajectory:
+    """Returns an episode of n steps as n + 1 steps of one row, the last of which only resets.
+
+    Args:
+        observation: [n + 1, ...] a leaf, the terminal one last.
+        action: [n, ...] a leaf.
+        reward: [n].
+        terminated: whether the task ended the episode; otherwise it was truncated.
+        extras: [n, ...] each.
+    """
+    count = len(reward)
+
+    def pad(array: np.ndarray) -> np.ndarray:
+        return np.concatenate([array, np.zeros_like(array[:1])])[:, None]
+
+    flags = {name: np.zeros((count + 1, 1), bool) for name in ("terminated", "truncated")}
+    flags["terminated" if terminated else "truncated"][count - 1] = True
+    is_first = np.zeros((count + 2, 1), bool)
+    is_first[[0, -1]] = True
+    numbers: dict[str, Any] = {
+        "reward": pad(reward),
+        "valid": np.arange(count + 1)[:, None] < count,
+        "policy_version": np.zeros((count + 1, 1), np.int32),
+        "is_first": is_first,
+        "extras": {name: pad(extra) for name, extra in (extras or {}).items()},
+        **flags,
+    }
+    # The next episode's first observation replaces the last one.
+    seen = map_leaves(lambda leaf: np.concatenate([leaf, leaf[-1:]])[:, None], observation)
+    return Trajectory(observation=seen, action=map_leaves(pad, action), **numbers)
+
+
+def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
+    """Writes the steps of several datasets into one.
+
+    Where the numbers of rows differ, or a share is selected, only whole episodes are taken, and follow each other in one row.
+    Values that agents added to steps are kept if all datasets have them.
+
+    Args:
+        paths: directories of the datasets, of one environment.
+        out: directory to create.
+        best: share of the episodes to take, those of the highest returns; over all datasets.
+
+    Raises:
+        UserError: the environments differ, `best` is not in (0, 1], or `out` has files.
+    """
+    if not 0.0 < best <= 1.0:
+        raise UserError(f"best is a share of the episodes: expected a number in (0, 1], got {best}")
+    datasets = [open_dataset(path) for path in paths]
+    _validate_alike(datasets)
+    first = datasets[0].manifest
+    common = set.intersection(*[set(dataset.manifest.extras) for dataset in datasets])
+    extras = {name: extra for name, extra in first.extras.items() if name in common}
+    is_whole = best == 1.0 and len({dataset.manifest.num_rows for dataset in datasets}) == 1
+    origin = {"merged": [{"path": dataset.path.name, **dataset.manifest.origin} for dataset in datasets], "best": best}
+    manifest = dataclasses.replace(first, num_rows=first.num_rows if is_whole else 1, extras=extras, origin=origin)
+    with DatasetWriter(out, manifest) as writer:
+        if is_whole:
+            for dataset in datasets:
+                _append_all(writer, dataset, common)
+        else:
+            _append_episodes(writer, datasets, common, best)
+    return open_dataset(out)
+
+
+def _validate_alike(datasets: Sequence[Dataset]) -> None:
+    specs = [spec_to_dict(dataset.manifest.spec) for dataset in datasets]
+    for dataset, spec in zip(datasets, specs, strict=True):
+        if any(spec[part] != specs[0][part] for part in ("observation", "action", "agents", "reward_dtype")):
+            raise UserError(
+                f"datasets of one environment can be merged: {dataset.path} has another observation or action than "
+                f"{datasets[0].path}"
+            )
+
+
+def _with_extras(steps: Trajectory, names: set[str]) -> Trajectory:
+    return dataclasses.replace(steps, extras={name: extra for name, extra in steps.extras.items() if name in names})
+
+
+def _append_all(writer: DatasetWriter, dataset: Dataset, extras: set[str]) -> None:
+    steps = _with_extras(dataset.steps, extras)
+    for begin in range(0, dataset.manifest.num_steps, _APPENDED_STEPS):
+        writer.append(_slice(steps, begin, min(begin + _APPENDED_STEPS, dataset.manifest.num_steps), slice(None)))
+    writer.end_segment()
+
+
+def _append_episodes(writer: DatasetWriter, datasets: Sequence[Dataset], extras: set[str], best: float) -> None:
+    all_episodes = [find_episodes(dataset.steps) for dataset in datasets]
+    returns = np.concatenate([episodes.returns for episodes in all_episodes])
+    if not len(returns):
+        raise UserError("no dataset has a whole episode")
+    taken = np.zeros(len(returns), bool)
+    taken[np.argsort(-returns, kind="stable")[: max(1, round(best * len(returns)))]] = True
+    number = 0
+    for dataset, episodes in zip(datasets, all_episodes, strict=True):
+        steps = _with_extras(dataset.steps, extras)
+        for row, begin, end in zip(episodes.row, episodes.begin, episodes.end, strict=True):
+            if taken[number]:
+                one = _slice(steps, begin, end, row)
+                terminated = bool(one.terminated[-1])
+                writer.append(episode_steps(one.observation, one.action, one.reward, terminated, one.extras))  # pyright: ignore[reportArgumentType]
+            number += 1
+
+
+def _slice(steps: Trajectory, begin: int, end: int, rows: Any) -> Trajectory:
+    """Returns steps `begin` to `end - 1` with the observation after them."""
+    at, observed = (slice(begin, end), rows), (slice(begin, end + 1), rows)
+    flags = {
+        name: getattr(steps, name)[at] for name in ("reward", "terminated", "truncated", "valid", "policy_version")
+    }
+    return Trajectory(
+        observation=take(steps.observation, observed),
+        is_first=steps.is_first[observed],
+        action=take(steps.action, at),
+        extras={name: extra[at] for name, extra in steps.extras.items()},
+        **flags,
+    )

@@ -1,0 +1,174 @@
+"""Conversion from and to datasets of Minari, the Farama Foundation's format (extra `minari`)."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from envpool_bridge.envs.io.spaces import spec_of_spaces
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.encoding import restored, store
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, LeafSpec, SpecTree, zeros_of
+from envpool_bridge.spec.tree import is_dict, is_tuple, items, take
+from jaxsrl.datasets.dataset import Dataset, find_episodes
+from jaxsrl.datasets.episodes import episode_steps
+from jaxsrl.datasets.manifest import Manifest
+from jaxsrl.datasets.writer import DatasetWriter
+
+
+def import_minari() -> Any:
+    """Returns the package.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import minari
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"Minari's format needs packages that are not installed ({error}): pip install 'jaxsrl[minari]'"
+        ) from error
+    return minari
+
+
+def from_minari(name: str, out: Path) -> None:
+    """Converts a dataset of Minari: its episodes in their order, in one row.
+
+    64-bit observations, actions and rewards are stored in 32 bits.
+
+    Args:
+        name: id of a local dataset, such as "D4RL/pen/human-v2", or its directory.
+        out: directory to create.
+
+    Raises:
+        UserError: there is no such dataset, or `out` has files.
+        UnsupportedSpaceError: a space has no arrays of one shape, as text has not.
+    """
+    minari = import_minari()
+    source = _load(minari, name)
+    env_id = getattr(source.spec.env_spec, "id", None) or str(source.spec.dataset_id)
+    spec = spec_of_spaces(source.observation_space, source.action_space, env_id, 1)
+    env = {"id": env_id} if getattr(source.spec.env_spec, "id", None) else None
+    metadata = source.storage.metadata
+    origin = {"minari": str(source.spec.dataset_id), "agent": str(metadata.get("algorithm_name", ""))}
+    random, expert = (_number(metadata.get(name)) for name in ("ref_min_score", "ref_max_score"))
+    is_lossy = False
+    with DatasetWriter(
+        out, Manifest(spec, 1, env=env, origin=origin, score_random=random, score_expert=expert)
+    ) as writer:
+        for episode in source.iterate_episodes():
+            count = len(episode.rewards)
+            observation, action = zeros_of(spec.observation, (count + 1,)), zeros_of(spec.action, (count,))
+            store(spec.observation, episode.observations, observation)
+            store(spec.action, episode.actions, action)
+            reward = np.asarray(episode.rewards, np.float32)
+            is_lossy |= bool((reward != episode.rewards).any())
+            writer.append(episode_steps(observation, action, reward, bool(episode.terminations[-1])))
+    if is_lossy:
+        warnings.warn(f"{name}: rewards of 64 bits are rounded to 32 bits", stacklevel=2)
+
+
+def _load(minari: Any, name: str) -> Any:
+    directory = Path(name)
+    if directory.is_dir():
+        return minari.MinariDataset(directory / "data" if (directory / "data").is_dir() else directory)
+    try:
+        return minari.load_dataset(name)
+    except (FileNotFoundError, ValueError) as error:
+        known = ", ".join(sorted(minari.list_local_datasets())) or "none"
+        raise UserError(f"there is no local Minari dataset {name!r} (there are: {known}): {error}") from error
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def to_minari(dataset: Dataset, dataset_id: str) -> int:
+    """Creates a dataset of Minari from the whole episodes; returns their number.
+
+    Args:
+        dataset: of single frames.
+        dataset_id: such as "jaxsrl/hopper/medium-v0".
+
+    Raises:
+        UserError: Minari has such a dataset already, or the dataset has no whole episode.
+    """
+    minari = import_minari()
+    if dataset_id in minari.list_local_datasets():
+        raise UserError(
+            f"there is a Minari dataset {dataset_id!r} already: minari delete {dataset_id}, or choose another id"
+        )
+    manifest, steps = dataset.manifest, dataset.steps
+    spec, episodes = manifest.spec, find_episodes(steps)
+    if any("/" in str(key) for part in (spec.observation, spec.action) for path, _ in items(part) for key in path):
+        raise UserError(
+            f"Minari cannot store names with a slash: rename the parts of {spec.env_id}'s observation and action"
+        )
+    if not len(episodes.returns):
+        raise UserError(f"{dataset.path} has no whole episode to convert")
+    buffers = []
+    for number, (row, begin, end) in enumerate(zip(episodes.row, episodes.begin, episodes.end, strict=True)):
+        at, observed = (slice(begin, end), row), (slice(begin, end + 1), row)
+        infos = {name: np.asarray(extra[at]) for name, extra in steps.extras.items()}
+        buffer = minari.data_collector.EpisodeBuffer(
+            id=number,
+            observations=restored(spec.observation, take(steps.observation, observed)),
+            actions=restored(spec.action, take(steps.action, at)),
+            rewards=np.asarray(steps.reward[at], np.float64),
+            terminations=np.asarray(steps.terminated[at]),
+            truncations=np.asarray(steps.truncated[at]),
+            infos=infos,
+        )
+        buffers.append(buffer)
+    env_id = (manifest.env or {}).get("id")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about an author, a link and an environment of evaluation
+        created = minari.create_dataset_from_buffers(
+            dataset_id=dataset_id,
+            buffer=buffers,
+            env=gymnasium.spec(env_id) if env_id in gymnasium.registry else None,
+            observation_space=space_of_spec(spec.observation),
+            action_space=space_of_spec(spec.action),
+            algorithm_name=str(manifest.origin.get("agent", "")),
+            description=json.dumps(dict(manifest.origin)),
+            data_format="hdf5",
+            jpeg_encoding=False,  # images stay as they are
+        )
+    scores = {"ref_min_score": manifest.score_random, "ref_max_score": manifest.score_expert}
+    created.storage.update_metadata({name: score for name, score in scores.items() if score is not None})
+    return len(buffers)
+
+
+def space_of_spec(spec: SpecTree) -> gymnasium.Space:
+    """Returns the space of one frame of each leaf of a spec."""
+    if is_dict(spec):
+        return spaces.Dict({key: space_of_spec(child) for key, child in spec.items()})
+    if is_tuple(spec):
+        return spaces.Tuple([space_of_spec(child) for child in spec])
+    leaf: LeafSpec = spec
+    if isinstance(leaf, DiscreteSpec):
+        return spaces.Discrete(leaf.num_values, start=leaf.start, dtype=np.dtype(leaf.source_dtype).type)
+    if isinstance(leaf, ArraySpec):
+        return _box(leaf)
+    sizes, starts = np.reshape(leaf.num_values, leaf.shape), np.reshape(leaf.start, leaf.shape)
+    return spaces.MultiDiscrete(sizes, np.dtype(leaf.source_dtype).type, start=starts)
+
+
+def _box(leaf: ArraySpec) -> spaces.Box:
+    dtype = np.dtype(leaf.source_dtype)
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (0, 1) if dtype.kind == "b" else _limits(dtype)
+    bounds = [leaf.bound("low"), leaf.bound("high")]
+    low, high = (
+        np.broadcast_to(np.asarray(default if bound is None else bound, dtype), leaf.stored_shape)
+        for bound, default in zip(bounds, (least, most), strict=True)
+    )
+    return spaces.Box(low, high, leaf.stored_shape, dtype.type)
+
+
+def _limits(dtype: np.dtype) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    return info.min, info.max

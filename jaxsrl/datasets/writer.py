@@ -1,0 +1,236 @@
+"""Writing of a dataset: steps are appended to one file per leaf, and whole shards are committed."""
+
+import contextlib
+import dataclasses
+import os
+import zlib
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+
+from agents.api import Trajectory
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.layout import field_name
+from envpool_bridge.spec.tree import items
+from jaxsrl.datasets.manifest import MANIFEST, Manifest, Shard, is_observed, leaf_file, read_manifest, write_manifest
+
+_SHARD_BYTES = 32 * 2**20
+
+
+class DatasetWriter:
+    """Appends steps to the files of a dataset. What is not committed when the process ends is lost; the rest stays whole.
+
+    A leaf's file is a numpy file [S, R, ...]; those of observations and `is_first` have one value more. Consecutive steps of a
+    row follow each other, as in a replay buffer. Thread-safety: one thread.
+
+    Args:
+        path: directory to create.
+        manifest: of an empty dataset.
+        shard_bytes: size of a shard, after which it is committed.
+
+    Raises:
+        UserError: the directory is there already, and is not empty.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, shard_bytes: int = _SHARD_BYTES) -> None:
+        if path.exists() and any(path.iterdir()):
+            raise UserError(
+                f"expected a new directory for a dataset: {path} has files already; remove it, or name another"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        self._begin(path, dataclasses.replace(manifest, shards=()), shard_bytes)
+
+    @classmethod
+    def reopen(cls, path: Path, num_steps: int | None = None, shard_bytes: int = _SHARD_BYTES) -> Self:
+        """Returns a writer that continues a dataset.
+
+        Args:
+            path: its directory.
+            num_steps: steps of a row to keep, at least; later shards are dropped. None keeps all.
+            shard_bytes: size of a shard.
+        """
+        manifest = read_manifest(path)
+        shards = [shard for shard in manifest.shards if num_steps is None or shard.end <= num_steps]
+        writer = cls.__new__(cls)
+        writer._begin(path, dataclasses.replace(manifest, shards=tuple(shards)), shard_bytes)
+        return writer
+
+    def _begin(self, path: Path, manifest: Manifest, shard_bytes: int) -> None:
+        self.path, self.manifest, self._shard_bytes = path, manifest, shard_bytes
+        self._files = contextlib.ExitStack()
+        self._leaves = {
+            name: _LeafFile(path, name, *form, manifest.num_rows) for name, form in manifest.leaves().items()
+        }
+        self._num_steps = manifest.num_steps
+        for leaf in self._leaves.values():
+            self._files.callback(leaf.close)
+            leaf.seek(self._num_steps)
+        write_manifest(path, manifest)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of each row, committed or not."""
+        return self._num_steps
+
+    def append(self, steps: Trajectory) -> None:
+        """Appends steps that follow the last; [T, R, ...] as in `agents.api.Trajectory`, numpy arrays. Frames are single.
+
+        Raises:
+            UserError: shapes or dtypes differ from the manifest's.
+        """
+        arrays = leaf_arrays(steps)
+        count = len(steps.reward)
+        for name, leaf in self._leaves.items():
+            # Of stacked frames, those before the first step are in the file already.
+            wanted = count + 1 if is_observed(name) else count
+            leaf.append(arrays[name][-wanted:] if name in arrays else None, count)
+        self._num_steps += count
+        if sum(leaf.num_new_bytes for leaf in self._leaves.values()) >= self._shard_bytes:
+            self.commit()
+
+    def end_segment(self) -> None:
+        """Separates the steps so far from steps that do not follow them: every row then begins an episode.
+
+        An episode that is under way is truncated; its last observation stays, and can be bootstrapped from.
+        """
+        if not self._num_steps:
+            return
+        observed = {name: leaf.last for name, leaf in self._leaves.items() if is_observed(name)}
+        if observed["is_first"].all():
+            return  # every row has just been reset
+        self._truncate_last()
+        for name, leaf in self._leaves.items():
+            value = leaf.last if is_observed(name) else np.zeros_like(leaf.last)
+            after = np.ones_like(value) if name == "is_first" else value
+            leaf.append(np.stack([value, after] if is_observed(name) else [value]), 1)
+        self._num_steps += 1
+
+    def _truncate_last(self) -> None:
+        """Marks the newest step as truncated where its episode did not end."""
+        self.commit()
+        truncated, (*earlier, newest) = self._leaves["truncated"], self.manifest.shards
+        begin = earlier[-1].end if earlier else 0
+        cut = self._leaves["valid"].last & ~self._leaves["terminated"].last
+        checksum = truncated.replace_last(truncated.last | cut, self._num_steps - begin)
+        newest = dataclasses.replace(newest, checksums={**newest.checksums, "truncated": checksum})
+        self.manifest = dataclasses.replace(self.manifest, shards=(*earlier, newest))
+        write_manifest(self.path, self.manifest)
+
+    def commit(self) -> None:
+        """Makes all steps so far permanent."""
+        if self._num_steps == self.manifest.num_steps:
+            return
+        shard = Shard(self._num_steps, {name: leaf.commit(self._num_steps) for name, leaf in self._leaves.items()})
+        self.manifest = dataclasses.replace(self.manifest, shards=(*self.manifest.shards, shard))
+        write_manifest(self.path, self.manifest)
+
+    def set_scores(self, score_random: float | None, score_expert: float | None) -> None:
+        """Sets the scores of the manifest."""
+        self.manifest = dataclasses.replace(self.manifest, score_random=score_random, score_expert=score_expert)
+        write_manifest(self.path, self.manifest)
+
+    def close(self) -> None:
+        """Commits, and closes the files; idempotent."""
+        if not self._files:
+            return
+        self.commit()
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        """Returns the writer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Closes the dataset; what was appended stays, also after an error."""
+        self.close()
+
+
+def leaf_arrays(steps: Trajectory) -> dict[str, np.ndarray]:
+    """Returns the arrays of steps by the names of a manifest's leaves."""
+    named: dict[str, Any] = {f"extras/{name}": extra for name, extra in steps.extras.items()}
+    for part in ("observation", "action"):
+        named |= {field_name(part, path): leaf for path, leaf in items(getattr(steps, part))}
+    flags = ("is_first", "reward", "terminated", "truncated", "valid", "policy_version")
+    return named | {name: np.asarray(getattr(steps, name)) for name in flags}
+
+
+def is_dataset(path: Path) -> bool:
+    """Returns whether a directory holds a dataset."""
+    return (path / MANIFEST).exists()
+
+
+class _LeafFile:
+    """One leaf's file, open for appending. It ends with the newest value of observed leaves.
+
+    Attributes:
+        last: [R, ...] newest value.
+        num_new_bytes: bytes since the last commit.
+    """
+
+    def __init__(self, path: Path, name: str, dtype: str, shape: tuple[int, ...], num_rows: int) -> None:
+        self.last: Any = np.zeros((num_rows, *shape), dtype)
+        self.num_new_bytes = 0
+        self._name, self._observed = name, is_observed(name)
+        self._checksum = 0
+        file = path / leaf_file(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = open(file, "r+b" if file.exists() else "w+b")  # noqa: SIM115  stays open for the dataset
+        self._write_header(0)
+        self._begin = self._file.tell()
+
+    def seek(self, num_steps: int) -> None:
+        """Continues after `num_steps` steps."""
+        if num_steps:
+            self._file.seek(self._begin + (num_steps if self._observed else num_steps - 1) * self.last.nbytes)
+            np.copyto(
+                self.last, np.frombuffer(self._file.read(self.last.nbytes), self.last.dtype).reshape(self.last.shape)
+            )
+            self._write_header(num_steps + self._observed)
+        self._file.seek(self._begin + num_steps * self.last.nbytes)
+
+    def append(self, values: np.ndarray | None, count: int) -> None:
+        """Appends [count, R, ...], and of observed leaves one more, which the next call overwrites."""
+        expected = (count + self._observed, *self.last.shape), self.last.dtype
+        actual = None if values is None else (values.shape, values.dtype)
+        if values is None or actual != expected:
+            raise UserError(
+                f"dataset leaf {self._name}: expected {expected}, got {actual}; the manifest was made for others"
+            )
+        data = np.ascontiguousarray(values[:count]).data.cast("B") if values[:count].size else b""
+        self._checksum = zlib.crc32(data, self._checksum)
+        self._file.write(data)
+        self.num_new_bytes += len(data)
+        np.copyto(self.last, values[-1])
+
+    def replace_last(self, value: np.ndarray, num_steps: int) -> int:
+        """Replaces the newest value, which is committed; returns the checksum of the newest `num_steps` steps."""
+        self._file.seek(-self.last.nbytes, os.SEEK_CUR)
+        self._file.write(np.ascontiguousarray(value).data.cast("B"))
+        np.copyto(self.last, value)
+        self._file.seek(-num_steps * self.last.nbytes, os.SEEK_CUR)
+        return zlib.crc32(self._file.read(num_steps * self.last.nbytes))
+
+    def commit(self, num_steps: int) -> int:
+        """Makes the file a whole numpy file of `num_steps` steps; returns the checksum of the new bytes."""
+        end = self._file.tell()
+        if self._observed:
+            self._file.write(np.ascontiguousarray(self.last).data.cast("B"))
+        self._file.truncate()
+        self._write_header(num_steps + self._observed)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.seek(end)
+        checksum, self._checksum, self.num_new_bytes = self._checksum, 0, 0
+        return checksum
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _write_header(self, count: int) -> None:
+        # numpy pads the header so that the first axis can grow in place.
+        self._file.seek(0)
+        form = {"descr": self.last.dtype.str, "fortran_order": False, "shape": (count, *self.last.shape)}
+        np.lib.format.write_array_header_1_0(self._file, form)

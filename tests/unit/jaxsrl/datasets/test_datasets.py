@@ -1,0 +1,313 @@
+"""Datasets on disk: writing in pieces, interruption, damage, episodes, merging, and Minari's format."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from agents.api import Trajectory
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.tree import map_leaves
+from jaxsrl.datasets.dataset import describe, find_damage, find_episodes, open_dataset
+from jaxsrl.datasets.episodes import merge
+from jaxsrl.datasets.manifest import CorruptDatasetError, Manifest, leaf_file
+from jaxsrl.datasets.minari import from_minari, to_minari
+from jaxsrl.datasets.writer import DatasetWriter, leaf_arrays
+
+SPEC = EnvSpec("Test-v0", {"a b": ArraySpec((2,), "float32"), "c": DiscreteSpec(4, 1)}, DiscreteSpec(3, 2))
+EXTRAS = {"log_prob": ArraySpec((), "float32")}
+ROWS = 3
+
+
+def random_steps(count, seed=0, num_rows=ROWS):
+    """Returns [count, num_rows] steps with episodes that end, and the resets after them."""
+    random = np.random.default_rng(seed)
+    ends = random.random((count, num_rows)) < 0.2
+    ends[1:] &= ~ends[:-1]  # an end is followed by a step that only resets
+    valid = np.ones((count, num_rows), bool)
+    valid[1:] = ~ends[:-1]
+    is_first = np.zeros((count + 1, num_rows), bool)
+    is_first[0] = True
+    is_first[1:] = ~valid
+    terminated = ends & (random.random((count, num_rows)) < 0.5)
+    observation = {"a b": random.normal(size=(count + 1, num_rows, 2)).astype(np.float32)}
+    observation["c"] = random.integers(0, 4, (count + 1, num_rows)).astype(np.int32)
+    return Trajectory(
+        observation=observation,
+        is_first=is_first,
+        action=random.integers(0, 3, (count, num_rows)).astype(np.int32),
+        reward=(random.normal(size=(count, num_rows)) * valid).astype(np.float32),
+        terminated=terminated,
+        truncated=ends & ~terminated,
+        valid=valid,
+        policy_version=np.zeros((count, num_rows), np.int32),
+        extras={"log_prob": random.normal(size=(count, num_rows)).astype(np.float32)},
+    )
+
+
+def part(steps, begin, end):
+    def cut(array, observed=False):
+        return array[begin : end + observed]
+
+    return Trajectory(
+        observation=map_leaves(lambda leaf: cut(leaf, True), steps.observation),
+        is_first=cut(steps.is_first, True),
+        action=cut(steps.action),
+        extras={name: cut(extra) for name, extra in steps.extras.items()},
+        **{
+            name: cut(getattr(steps, name)) for name in ("reward", "terminated", "truncated", "valid", "policy_version")
+        },
+    )
+
+
+def assert_equal(actual, expected):
+    got, wanted = leaf_arrays(actual), leaf_arrays(expected)
+    assert got.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name], array, err_msg=name)
+        assert got[name].dtype == array.dtype
+
+
+def write(path, steps, sizes, num_rows=ROWS, shard_bytes=500, **fields):
+    with DatasetWriter(path, Manifest(SPEC, num_rows, EXTRAS, **fields), shard_bytes) as writer:
+        begin = 0
+        for size in sizes:
+            writer.append(part(steps, begin, begin + size))
+            begin += size
+    return open_dataset(path)
+
+
+def test_steps_written_in_pieces_are_read_whole(tmp_path):
+    steps = random_steps(100)
+    dataset = write(tmp_path / "set", steps, [1, 30, 2, 60, 7])
+    assert_equal(dataset.steps, steps)
+    assert len(dataset.manifest.shards) > 2
+    assert list(find_damage(tmp_path / "set")) == []
+    # The files are numpy's own.
+    file = tmp_path / "set" / leaf_file("observation/a b")
+    np.testing.assert_array_equal(np.load(file), steps.observation["a b"])
+
+
+def test_a_dataset_is_continued_and_drops_later_steps(tmp_path):
+    steps = random_steps(100)
+    write(tmp_path / "set", steps, [40, 30])
+    with DatasetWriter.reopen(tmp_path / "set", 40) as writer:
+        assert writer.num_steps == 40
+        writer.append(part(steps, 40, 100))
+    assert_equal(open_dataset(tmp_path / "set").steps, steps)
+    assert list(find_damage(tmp_path / "set")) == []
+
+
+def test_a_new_dataset_needs_a_new_directory(tmp_path):
+    write(tmp_path / "set", random_steps(5), [5])
+    with pytest.raises(UserError, match="expected a new directory"):
+        DatasetWriter(tmp_path / "set", Manifest(SPEC, ROWS))
+    with pytest.raises(UserError, match="expected the directory of a dataset"):
+        open_dataset(tmp_path)
+
+
+def test_other_shapes_are_rejected(tmp_path):
+    writer = DatasetWriter(tmp_path / "set", Manifest(SPEC, ROWS, EXTRAS))
+    with writer, pytest.raises(UserError, match="dataset leaf .*expected"):
+        writer.append(random_steps(5, num_rows=2))
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from tests.unit.jaxsrl.datasets.test_datasets import *
+writer = DatasetWriter(Path(sys.argv[1]), Manifest(SPEC, ROWS, EXTRAS), 2000)
+for number in range(10000):
+    writer.append(random_steps(10, number))
+    print(writer.manifest.num_steps, flush=True)
+"""
+
+
+def test_a_killed_recording_loses_the_open_shard_only(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "set")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        committed = 0
+        assert process.stdout is not None
+        while committed < 200:
+            committed = int(process.stdout.readline())
+        process.kill()
+        process.wait(30)
+        committed = max([committed, *map(int, process.stdout.read().split())])
+    dataset = open_dataset(tmp_path / "set")
+    assert dataset.manifest.num_steps >= committed
+    assert list(find_damage(tmp_path / "set")) == []
+    count = dataset.manifest.num_steps
+    expected = [random_steps(10, number) for number in range(count // 10)]
+    np.testing.assert_array_equal(dataset.steps.reward, np.concatenate([steps.reward for steps in expected]))
+    observed = [steps.observation["c"][:-1] for steps in expected] + [expected[-1].observation["c"][-1:]]
+    np.testing.assert_array_equal(dataset.steps.observation["c"], np.concatenate(observed))
+    with DatasetWriter.reopen(tmp_path / "set") as writer:
+        writer.append(random_steps(10, count // 10))
+    assert open_dataset(tmp_path / "set").manifest.num_steps == count + 10
+
+
+def test_a_damaged_shard_is_named(tmp_path):
+    write(tmp_path / "set", random_steps(100), [20] * 5, shard_bytes=1)
+    file = tmp_path / "set" / leaf_file("reward")
+    data = bytearray(file.read_bytes())
+    data[-45 * ROWS * 4] ^= 1  # of step 55
+    file.write_bytes(data)
+    (line,) = find_damage(tmp_path / "set")
+    assert "reward.npy: shard 2, steps 40 to 59 of each row, is damaged" in line
+    file.write_bytes(data[:-4])
+    with pytest.raises(CorruptDatasetError, match=r"reward\.npy"):
+        open_dataset(tmp_path / "set")
+    file.unlink()
+    with pytest.raises(CorruptDatasetError, match=r"reward\.npy cannot be read"):
+        open_dataset(tmp_path / "set")
+
+
+def loop_over_episodes(steps):
+    """Returns (row, begin, end, return) of whole episodes, by a loop over steps."""
+    found = []
+    for row in range(steps.reward.shape[1]):
+        begin, total = None, 0.0
+        for t in range(len(steps.reward)):
+            if steps.is_first[t, row] and steps.valid[t, row]:
+                begin, total = t, 0.0
+            if steps.valid[t, row]:
+                total += float(steps.reward[t, row])
+            if (steps.terminated[t, row] or steps.truncated[t, row]) and begin is not None:
+                found.append((row, begin, t + 1, total))
+                begin = None
+    return sorted(found, key=lambda one: (one[2], one[0]))
+
+
+def test_episodes_are_those_of_a_loop(tmp_path):
+    steps = part(random_steps(203), 3, 203)  # begins within episodes
+    episodes = find_episodes(steps)
+    expected = loop_over_episodes(steps)
+    assert len(expected) > 20
+    got = zip(episodes.row, episodes.begin, episodes.end, strict=True)
+    assert list(got) == [one[:3] for one in expected]
+    np.testing.assert_allclose(episodes.returns, [one[3] for one in expected], atol=1e-5)
+
+
+def test_description_counts_steps_episodes_and_scores(tmp_path):
+    steps = random_steps(100)
+    dataset = write(tmp_path / "set", steps, [100], score_random=0.0, score_expert=2.0, origin={"agent": "test"})
+    told, returns = describe(dataset), [one[3] for one in loop_over_episodes(steps)]
+    assert told["env_steps"] == steps.valid.sum()
+    assert told["episodes"] == len(returns)
+    assert told["mean_return"] == pytest.approx(np.mean(returns), abs=1e-5)
+    assert told["normalized_score"] == pytest.approx(50.0 * np.mean(returns), abs=1e-3)
+    assert told["origin"] == {"agent": "test"}
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_segments_do_not_continue_each_other(tmp_path, reopened):
+    first, second = random_steps(30, 1), random_steps(30, 2)
+    assert not first.is_first[-1].all()
+    writer = DatasetWriter(tmp_path / "set", Manifest(SPEC, ROWS, EXTRAS))
+    writer.append(first)
+    if reopened:
+        writer.close()
+        writer = DatasetWriter.reopen(tmp_path / "set")
+    writer.end_segment()
+    writer.append(second)
+    writer.close()
+    assert list(find_damage(tmp_path / "set")) == []
+    steps = open_dataset(tmp_path / "set").steps
+    ends = steps.terminated[29] | steps.truncated[29] | ~steps.valid[29]
+    assert ends.all()
+    assert not steps.valid[30].any()
+    assert steps.is_first[31].all()
+    np.testing.assert_array_equal(steps.observation["c"][30], first.observation["c"][-1])
+    assert_equal(part(steps, 31, 61), second)
+
+
+def returns_of(dataset):
+    return sorted(find_episodes(dataset.steps).returns.round(5))
+
+
+def test_merging_keeps_rows_or_takes_whole_episodes(tmp_path):
+    one = write(tmp_path / "one", random_steps(80, 1), [80])
+    two = write(tmp_path / "two", random_steps(90, 2), [90])
+    three = write(tmp_path / "three", random_steps(90, 3, 1), [90], num_rows=1)
+    rows = merge([one.path, two.path], tmp_path / "rows")
+    assert rows.manifest.num_rows == ROWS
+    assert rows.num_valid_steps == one.num_valid_steps + two.num_valid_steps
+    assert set(returns_of(one) + returns_of(two)) <= set(returns_of(rows))
+    streams = merge([one.path, three.path], tmp_path / "streams")
+    assert streams.manifest.num_rows == 1
+    assert returns_of(streams) == sorted(returns_of(one) + returns_of(three))
+    best = merge([one.path, two.path], tmp_path / "best", best=0.25)
+    both = sorted(returns_of(one) + returns_of(two))
+    assert returns_of(best) == both[-round(0.25 * len(both)) :]
+    assert list(find_damage(tmp_path / "best")) == []
+    with pytest.raises(UserError, match=r"in \(0, 1\]"):
+        merge([one.path], tmp_path / "none", best=0.0)
+
+
+def episodes_of(dataset):
+    found = find_episodes(dataset.steps)
+    for row, begin, end in zip(found.row, found.begin, found.end, strict=True):
+        one = part(dataset.steps, begin, end)
+        yield {name: array[:, row] for name, array in leaf_arrays(one).items() if name != "is_first"}
+
+
+@pytest.fixture
+def minari_root(tmp_path, monkeypatch):
+    pytest.importorskip("minari", reason="needs the extra minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+@pytest.mark.usefixtures("minari_root")
+def test_round_trip_through_minari_is_exact(tmp_path):
+    ours = write(tmp_path / "ours", random_steps(200), [200], score_random=-1.0, score_expert=3.0)
+    count = to_minari(ours, "jaxsrl/test/random-v0")
+    from_minari("jaxsrl/test/random-v0", tmp_path / "back")
+    back = open_dataset(tmp_path / "back")
+    before, after = list(episodes_of(ours)), list(episodes_of(back))
+    assert len(before) == len(after) == count > 10
+    for old, new in zip(before, after, strict=True):
+        assert set(new) == set(old) - {"extras/log_prob"}
+        for name, array in new.items():
+            np.testing.assert_array_equal(array, old[name], err_msg=name)
+            assert array.dtype == old[name].dtype
+    assert back.manifest.spec.observation == SPEC.observation
+    assert back.manifest.spec.action == SPEC.action
+    assert (back.manifest.score_random, back.manifest.score_expert) == (-1.0, 3.0)
+    with pytest.raises(UserError, match="already"):
+        to_minari(ours, "jaxsrl/test/random-v0")
+
+
+@pytest.mark.usefixtures("minari_root")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # about an author
+def test_a_dataset_that_minari_recorded_is_read(tmp_path):
+    import gymnasium
+    import minari
+
+    env = minari.DataCollector(gymnasium.make("CartPole-v1"))
+    env.action_space.seed(0)
+    for episode in range(5):
+        env.reset(seed=episode)
+        ended = False
+        while not ended:
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            ended = terminated or truncated
+    recorded = env.create_dataset("cartpole/random-v0", algorithm_name="random")
+    env.close()
+    from_minari("cartpole/random-v0", tmp_path / "set")
+    dataset = open_dataset(tmp_path / "set")
+    found = list(episodes_of(dataset))
+    assert len(found) == 5
+    for ours, theirs in zip(found, recorded.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(ours["observation"], theirs.observations)
+        np.testing.assert_array_equal(ours["action"], theirs.actions)
+        np.testing.assert_array_equal(ours["reward"], theirs.rewards)
+        np.testing.assert_array_equal(ours["terminated"], theirs.terminations)
+    spec = GymnasiumSource(lambda: gymnasium.make("CartPole-v1"), "CartPole-v1").spec()
+    assert dataset.manifest.spec.observation == spec.observation
+    assert dataset.manifest.env == {"id": "CartPole-v1"}
+    with pytest.raises(UserError, match="no local Minari dataset 'none/at-all-v0'"):
+        from_minari("none/at-all-v0", tmp_path / "none")
