@@ -146,13 +146,14 @@ def train(
     if not done.wrote_directory:
         return report
     if done.stopped_by:
-        show(f"stopped by {done.stopped_by} at {done.env_steps:,} env steps; the same command resumes")
+        show(f"stopped by {done.stopped_by} at {done.env_steps:,} {config.step_unit}; the same command resumes")
         return report
     if done.stop_reason:
-        show(f"stopped at {done.env_steps:,} env steps: {done.stop_reason}")
+        show(f"stopped at {done.env_steps:,} {config.step_unit}: {done.stop_reason}")
     if done.seconds:
         speed = done.env_steps / done.seconds
-        show(f"trained {done.env_steps:,} env steps in {done.seconds:.1f} s ({speed:,.0f} env steps/s)")
+        unit = config.step_unit
+        show(f"trained {done.env_steps:,} {unit} in {done.seconds:.1f} s ({speed:,.0f} {unit}/s)")
     if config.eval.final_episodes:
         report = _evaluate(
             report, agent, config, evaluation_source(config.eval, source, getattr(experiment, "env", env))

@@ -39,9 +39,11 @@ from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.control import Control
 from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.dataset_replay import check_dataset
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.keep_models import KeepModels
+from jaxsrl.training.offline_trainable import OfflineTrainable
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.stop_rules import stop_rules
@@ -96,10 +98,11 @@ def run(
         if processes is not None:
             held.enter_context(processes.together())
         enable_program_cache(Path(config.directory), jax.default_backend())
-        replay_bytes = kept_bytes(config, agent, spec)
-        placement = held.enter_context(place_run(config, plan, Resources.detect(), replay_bytes, processes))
+        kept = kept_bytes(config, agent, spec)
+        placement = held.enter_context(place_run(config, plan, Resources.detect(), kept, processes))
         plan = placement.plan
         check_run(plan, agent, source, spec, placement.resources)
+        check_dataset(config, plan, agent, spec)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
         coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
         with RunDirectory(path) if coordinator.is_main else NullRunDirectory(path) as directory:
@@ -157,6 +160,8 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
 
 
 def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, open_engine: OpenEngine | None) -> Trainable:
+    if setup.plan.is_offline:
+        return OfflineTrainable(setup)
     if runs_on_device(setup.plan) and isinstance(setup.agent, Agent):
         return DeviceTrainable(setup, setup.agent, jax_env_of_source(setup.source))
     if isinstance(coordinator, ProcessCoordinator):

@@ -18,6 +18,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.bench.command import BenchCommand
 from jaxsrl.cli.commands.config import ShowConfig
 from jaxsrl.cli.commands.control import Control
+from jaxsrl.cli.commands.dataset import DatasetCommand
 from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
 from jaxsrl.cli.commands.export import Export
@@ -26,6 +27,7 @@ from jaxsrl.cli.commands.models import Models
 from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
 from jaxsrl.cli.commands.plot import Plot
+from jaxsrl.cli.commands.record import Record
 from jaxsrl.cli.commands.results import Results
 from jaxsrl.cli.commands.runs import Runs
 from jaxsrl.cli.commands.train import Train
@@ -54,6 +56,8 @@ COMMANDS: dict[str, type[Command]] = {
     "view": View,
     "control": Control,
     "evaluate": Evaluate,
+    "record": Record,
+    "dataset": DatasetCommand,
     "inspect": Inspect,
     "models": Models,
     "export": Export,

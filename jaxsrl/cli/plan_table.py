@@ -19,15 +19,18 @@ def print_plan(planned: PlannedExperiment) -> None:
     console = make_console(_MIN_WIDTH)
     shape = plan.shape
     devices = f"{resources.num_devices} {resources.platform} device{'s' if resources.num_devices > 1 else ''}"
+    collected = f"{plan.num_rows} rows, trajectories of {shape.rollout_length} steps, lag {plan.max_policy_lag}"
     console.print(
-        f"[bold]plan {plan.name}[/bold] on {resources.num_cores} cores and {devices}: {plan.num_rows} rows, trajectories "
-        f"of {shape.rollout_length} steps, lag {plan.max_policy_lag}",
+        f"[bold]plan {plan.name}[/bold] on {resources.num_cores} cores and {devices}: "
+        f"{'no environments' if plan.is_offline else collected}",
         highlight=False,
     )
     console.print(_fragments(plan, resources.platform))
     if planned.processes > 1:
         console.print(_processes(planned))
     console.print(_channels(planned))
+    if plan.is_offline:
+        return
     console.print(format_slots(plan, planned.sizes), highlight=False)
     if plan.environments.nodes:
         sent = bytes_between_nodes(plan, planned.sizes)

@@ -147,6 +147,30 @@ class ReplayMemoryConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class DatasetConfig:
+    """Recorded steps to learn from.
+
+    Attributes:
+        path: directory of a dataset; "" for none. With plan `offline`, all experience is from it. With other plans, agents with
+            replay on the host learn from it too.
+        share: with environments, share of the windows of each sample that are from the dataset.
+        gradient_steps_per_update: with plan `offline`, gradient steps between two versions of the policy: the unit of
+            evaluations, checkpoints and schedules.
+    """
+
+    path: str = ""
+    share: float = 0.5
+    gradient_steps_per_update: int = 1000
+
+    def __post_init__(self) -> None:
+        validate_at_least(1, "dataset", gradient_steps_per_update=self.gradient_steps_per_update)
+        if not 0.0 < self.share < 1.0:
+            raise UserError(
+                f"dataset.share must be between 0 and 1: got {self.share}; plan offline takes all from the dataset"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     """Checkpoints of a run.
 

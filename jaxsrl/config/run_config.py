@@ -10,6 +10,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.parts import (
     CheckpointConfig,
     ClusterConfig,
+    DatasetConfig,
     DistributedConfig,
     EvalConfig,
     InferenceConfig,
@@ -41,7 +42,14 @@ _PLACEMENT = (
 # as a linear learning rate, stretches with `total_env_steps`: the run then differs from a longer one from the start.
 OPERATION = (
     frozenset({"run.total_env_steps", "run.directory", "run.shutdown_timeout_seconds", "run.stall_timeout_seconds"})
-    | {"run.max_hours", "run.target_return", "run.plateau_env_steps", "run.seeds", "run.seeds_at_once"}
+    | {
+        "run.gradient_steps",
+        "run.max_hours",
+        "run.target_return",
+        "run.plateau_env_steps",
+        "run.seeds",
+        "run.seeds_at_once",
+    }
     | {f"run.learner.{name}" for name in _SAFETY}
     | {f"run.pool.supervision.{field.name}" for field in dataclasses.fields(PoolConfig().supervision)}
     | _paths("replay", ReplayMemoryConfig)
@@ -72,6 +80,8 @@ class RunConfig:
         plan: placement of environments, inference and learning: a name in `jaxsrl.plan.policies.PLANS`, or your own function
             as "path/to/file.py:function" or "module:function".
         total_env_steps: environment steps of the whole run.
+        gradient_steps: budget of a run with plan `offline`, which takes no env steps: budgets, intervals and records then count
+            gradient steps in their place.
         num_envs: B, environments stepped in total, over all learner processes.
         rollout_length: T, steps of every environment for each update.
         max_policy_lag: updates by which the acting policy may be behind the learner. 0 is synchronous; 1 overlaps collecting
@@ -93,6 +103,7 @@ class RunConfig:
         inference: batched inference.
         learner: devices and replicas that learn.
         replay: storage of replayed experience.
+        dataset: recorded steps to learn from.
         checkpoint: checkpoints of the run.
         cluster: other machines.
         distributed: learner processes on several hosts.
@@ -108,6 +119,7 @@ class RunConfig:
     seeds_at_once: int = 1
     plan: Annotated[str, tyro.conf.arg(aliases=["--plan"])] = "single_learner_fine"
     total_env_steps: int = 500_000
+    gradient_steps: int = 100_000
     num_envs: int = 128
     rollout_length: int = 32
     max_policy_lag: int = 1
@@ -123,6 +135,7 @@ class RunConfig:
     inference: Annotated[InferenceConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=InferenceConfig)
     learner: Annotated[LearnerConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=LearnerConfig)
     replay: Annotated[ReplayMemoryConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=ReplayMemoryConfig)
+    dataset: Annotated[DatasetConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=DatasetConfig)
     checkpoint: Annotated[CheckpointConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=CheckpointConfig)
     cluster: Annotated[ClusterConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=ClusterConfig)
     distributed: Annotated[DistributedConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=DistributedConfig)
@@ -135,6 +148,7 @@ class RunConfig:
             1,
             "run",
             total_env_steps=self.total_env_steps,
+            gradient_steps=self.gradient_steps,
             num_envs=self.num_envs,
             rollout_length=self.rollout_length,
             seeds=self.seeds,
@@ -176,9 +190,19 @@ class RunConfig:
         return "device" if self.replay.memory == "device" else "host"
 
     @property
+    def is_offline(self) -> bool:
+        """Returns whether the run learns from a dataset alone."""
+        return self.plan == "offline"
+
+    @property
+    def step_unit(self) -> Literal["env steps", "gradient steps"]:
+        """Returns the unit of the run's budget, intervals and records."""
+        return "gradient steps" if self.is_offline else "env steps"
+
+    @property
     def env_steps_per_update(self) -> int:
-        """Returns the number of environment steps that one update learns from."""
-        return self.num_envs * self.rollout_length
+        """Returns the number of environment steps that one update learns from; with plan `offline`, its gradient steps."""
+        return self.dataset.gradient_steps_per_update if self.is_offline else self.num_envs * self.rollout_length
 
     def next_stop(self, num_updates: int) -> int:
         """Returns the next update after which a version is evaluated or kept, or the run ends: dispatches end there."""
@@ -190,5 +214,6 @@ class RunConfig:
 
     @property
     def num_updates(self) -> int:
-        """Returns the number of updates that `total_env_steps` take, rounded up."""
-        return -(-self.total_env_steps // self.env_steps_per_update)
+        """Returns the number of updates that the budget takes, rounded up."""
+        budget = self.gradient_steps if self.is_offline else self.total_env_steps
+        return -(-budget // self.env_steps_per_update)

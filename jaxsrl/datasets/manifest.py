@@ -140,3 +140,15 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path / MANIFEST)
+
+
+def set_scores(path: Path, random: float | None = None, expert: float | None = None) -> None:
+    """Sets the returns that count as 0 and as 100 in the normalized score; None keeps one.
+
+    Raises:
+        UserError: the directory holds no dataset.
+        CorruptDatasetError: its manifest cannot be read.
+    """
+    given = {"score_random": random, "score_expert": expert}
+    changes = {name: score for name, score in given.items() if score is not None}
+    write_manifest(path, dataclasses.replace(read_manifest(path), **changes))

@@ -126,11 +126,6 @@ class DatasetWriter:
         self.manifest = dataclasses.replace(self.manifest, shards=(*self.manifest.shards, shard))
         write_manifest(self.path, self.manifest)
 
-    def set_scores(self, score_random: float | None, score_expert: float | None) -> None:
-        """Sets the scores of the manifest."""
-        self.manifest = dataclasses.replace(self.manifest, score_random=score_random, score_expert=score_expert)
-        write_manifest(self.path, self.manifest)
-
     def close(self) -> None:
         """Commits, and closes the files; idempotent."""
         if not self._files:

@@ -9,15 +9,12 @@ import numpy as np
 from agents.api import AnyAgent, Mode, Params
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.function_source import AnyEnv, as_source
-from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, StepRows, first_rows, step_rows
+from envpool_bridge.envs.protocol import EnvRows, EnvSource
 from envpool_bridge.errors import UserError
-from envpool_bridge.shm.layout import PoolShape
-from envpool_bridge.shm.slots import SlotAccess, allocate_slots
-from envpool_bridge.spec.specs import EnvSpec, num_frames
+from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tasks import assign_tasks
-from envpool_bridge.spec.tree import take
-from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, make_act, row_keys
-from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.collect.inference.act import ActOnRows, make_act
+from jaxsrl.evaluation.player import RowsPlayer, evaluation_seed
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.devices import on_device
 
@@ -111,16 +108,16 @@ def evaluate(
         if value < least:
             raise UserError(f"{name} must be at least {least}: got {value}")
     use_synchronous_cpu_dispatch()
-    params = _on_one_device(params)
-    source = _for_evaluation(as_source(make_env))
+    params = on_one_device(params)
+    source = for_evaluation(as_source(make_env))
     spec = source.spec()
     num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))
     num_rows = num_envs * spec.rows_per_env
     wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
-    rows = source.make_rows(range(num_rows), _evaluation_seed(seed), False)
+    rows = source.make_rows(range(num_rows), evaluation_seed(seed), False)
     try:
         stacked = with_stacked_frames(agent, spec)
-        player = _Player(stacked, act or make_act(stacked, mode), params, spec, seed, num_rows)
+        player = RowsPlayer(stacked, act or make_act(stacked, mode), params, spec, seed, num_rows)
         finished = _play(player, rows, wanted)
     finally:
         rows.close()
@@ -129,10 +126,10 @@ def evaluate(
 
 def make_evaluation_act(agent: AnyAgent, make_env: AnyEnv, mode: Mode) -> ActOnRows:
     """Returns the jitted function that plays the evaluations of one agent, environment and mode."""
-    return make_act(with_stacked_frames(agent, _for_evaluation(as_source(make_env)).spec()), mode)
+    return make_act(with_stacked_frames(agent, for_evaluation(as_source(make_env)).spec()), mode)
 
 
-def _on_one_device(params: Params) -> Params:
+def on_one_device(params: Params) -> Params:
     """Returns the parameters on one device.
 
     Parameters replicated over a mesh would run every call on all of its devices. Parameters in numpy would be sent at every
@@ -142,7 +139,7 @@ def _on_one_device(params: Params) -> Params:
     return jax.device_put(params) if placed is None else on_device(params, placed.addressable_shards[0].device)
 
 
-def _for_evaluation(source: EnvSource) -> EnvSource:
+def for_evaluation(source: EnvSource) -> EnvSource:
     """Returns the source of whole games with raw scores, if the source changes episodes or rewards for learning."""
     make = getattr(source, "for_evaluation", None)
     return make() if make is not None else source
@@ -173,43 +170,7 @@ def _report(
     return EvaluationReport(spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, means, task_means)
 
 
-class _Player:
-    """Policy and environments stepped in turn, in a slot of this process's memory."""
-
-    def __init__(
-        self, agent: AnyAgent, act: ActOnRows, params: Params, spec: EnvSpec, seed: int, num_rows: int
-    ) -> None:
-        # More steps than a stack of frames, so that the end of the slot can be copied to its start.
-        self.length = max(16, num_frames(spec))
-        layout = agent_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent)
-        self._access, (self.slot,) = SlotAccess(layout), allocate_slots(layout)
-        self._agent_state = agent.initial_agent_state(num_rows)
-        self._act, self._params = act, params
-        self._keys = row_keys(jax.random.key(_evaluation_seed(seed)), range(num_rows))
-        self._step = 0
-
-    def start(self, rows: EnvRows) -> None:
-        """Starts an episode in every row."""
-        first, none = first_rows(self.slot), (None,) * rows.num_rows
-        rows.reset(EpisodeReset((0,) * rows.num_rows, none), first)
-        first.begin_history()
-
-    def step(self, rows: EnvRows) -> StepRows:
-        """Steps every row once; later calls overwrite the result."""
-        t = self._step % self.length
-        if t == 0 and self._step:
-            self._access.carry(self.slot, self.slot, slice(None))
-        acting, out = self._access.act_rows(self.slot, t, slice(None)), step_rows(self.slot, t)
-        steps = np.full(rows.num_rows, self._step, np.uint32)
-        self._agent_state = act_in_slot(self._act, self._params, acting, self._agent_state, self._keys, steps, 0)
-        out.prepare()
-        rows.step(acting.action, out)
-        rows.verify(take(out.observation, None), out.reward[None])
-        self._step += 1
-        return out
-
-
-def _play(player: _Player, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:
+def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:
     """Plays until each environment has finished `wanted` episodes; returns (return, length) of each row's finished episodes."""
     player.start(rows)
     total, length = np.zeros(rows.num_rows), np.zeros(rows.num_rows, int)
@@ -230,8 +191,3 @@ def _play(player: _Player, rows: EnvRows, wanted: list[int]) -> list[list[tuple[
             finished[row].append((float(total[row]), int(length[row])))
             total[row], length[row] = 0.0, 0
     return finished
-
-
-def _evaluation_seed(seed: int) -> int:
-    # Training uses the run's seed directly; evaluation must use other episodes.
-    return int(np.random.SeedSequence((seed, 0xE7A1)).generate_state(1)[0])

@@ -59,8 +59,10 @@ class HostReplay:
         self._num_updates: int | None = None
         self._no_sums: Metrics | None = None
 
-    def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
+    def __call__(self, state: LearnerState, batch: Trajectory | None) -> tuple[LearnerState, Metrics]:
         """Runs an update as `mesh.KeyedUpdate` does. The batch is copied before the return, and the state is donated.
+
+        Fixed experience takes no batch.
 
         Calls must follow each other: only the first state's number of updates is read, later numbers are counted.
         """

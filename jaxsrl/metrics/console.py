@@ -56,14 +56,14 @@ class ConsoleSink:
 def plain_line(state: RunState) -> str:
     """Returns the newest record as one line, without unknown values."""
     values = state.values
-    parts = [f"{state.progress:4.0%}", f"{state.env_steps:,} env steps"]
+    parts = [f"{state.progress:4.0%}", f"{state.env_steps:,} {state.facts.step_unit}"]
     if "episode/return_mean" in values:
         parts.append(f"return {format_number(values['episode/return_mean'])}")
     if state.evaluation is not None:
         parts.append(f"evaluated {format_number(state.evaluation.mean_return)} at {state.evaluation.env_steps:,}")
     speed, repeat = values.get("speed/env_steps_per_second", 0.0), state.facts.action_repeat
     frames = f" ({speed * repeat:,.0f} frames/s)" if repeat > 1 else ""
-    parts.append(f"{speed:,.0f} env steps/s{frames}")
+    parts.append(f"{speed:,.0f} {state.facts.step_unit}/s{frames}")
     parts.append(f"lag {values.get('policy/lag_max', 0.0):.0f}")
     waits = [
         f"{fragment.name} {values[f'utilization/{fragment.name}/wait']:.0%}"

@@ -33,6 +33,11 @@ class RunInfo:
     first_update: int = 0
     first_env_steps: int = 0
 
+    @property
+    def step_unit(self) -> str:
+        """Unit of the run's steps: a run without environments counts gradient steps."""
+        return "gradient steps" if self.plan.is_offline else "env steps"
+
 
 @dataclasses.dataclass(frozen=True)
 class RunState:

@@ -75,7 +75,7 @@ class _Page:
         yield self._row("progress", *self._bar(("full", state.progress, _BUSY), width=room), (share, "bold"), when)
         seconds = (state.record.wall_seconds if state.record is not None else 0.0) + self._age
         update = state.record.update if state.record is not None else state.facts.first_update
-        steps = f"{state.env_steps:,} of {total:,} env steps, update {update:,}, after {format_duration(seconds)}"
+        steps = f"{state.env_steps:,} of {total:,} {state.facts.step_unit}, update {update:,}, after {format_duration(seconds)}"
         yield self._row("", (steps, _FAINT))
 
     def _evaluation(self) -> Iterator[Text]:
@@ -107,7 +107,7 @@ class _Page:
     def _speed(self) -> Text:
         speed, repeat = self._values.get("speed/env_steps_per_second", 0.0), self._state.facts.action_repeat
         frames = f"  {speed * repeat:,.0f} frames/s" if repeat > 1 else ""
-        return self._row("speed", (f"{speed:,.0f} env steps/s", "bold"), frames)
+        return self._row("speed", (f"{speed:,.0f} {self._state.facts.step_unit}/s", "bold"), frames)
 
     def _fragments(self) -> Iterator[Text]:
         """Yields one line per fragment: its name, a bar, its busy and wait share, and the reason for waiting."""

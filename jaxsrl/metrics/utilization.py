@@ -9,6 +9,7 @@ _TOTALS = {
     FragmentKind.ENVIRONMENT: "env",
     FragmentKind.INFERENCE: "inference",
     FragmentKind.REPLAY: "replay",
+    FragmentKind.DATASET: "dataset",
     FragmentKind.LEARNER: "learner",
     FragmentKind.PARAMETER_SERVER: "server",
 }
@@ -38,10 +39,11 @@ def utilization(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict
         for state in ("busy", "wait"):
             if f"{prefix}/{state}_seconds" in known:
                 shares[f"utilization/{fragment.name}/{state}"] = _share(known[f"{prefix}/{state}_seconds"], seconds)
-    if plan.replay is not None and SAMPLE_WAIT_SECONDS in gained:
+    sampled = plan.replay or plan.dataset
+    if sampled is not None and SAMPLE_WAIT_SECONDS in gained:
         for learner in plan.learners:
             waited = _share(gained[SAMPLE_WAIT_SECONDS], seconds)
-            shares[f"utilization/{learner.name}/wait_on/{plan.replay.name}"] = waited
+            shares[f"utilization/{learner.name}/wait_on/{sampled.name}"] = waited
     return shares
 
 
@@ -54,7 +56,7 @@ def _with_derived_totals(plan: Plan, gained: Mapping[str, float], seconds: float
     known = dict(gained)
     workers = [one.placement for one in plan.fragments if one.kind is FragmentKind.ENVIRONMENT]
     actors = [one.placement for one in plan.fragments if one.kind is FragmentKind.INFERENCE]
-    if isinstance(workers[0], Processes) and "env/wait_seconds" in gained:
+    if workers and isinstance(workers[0], Processes) and "env/wait_seconds" in gained:
         # A process either waits or works. An actor's inference is part of the time in which it does not wait.
         acting = gained.get("inference/busy_seconds", 0.0) if actors == workers else 0.0
         known["env/busy_seconds"] = max(0.0, seconds - gained["env/wait_seconds"] - acting)

@@ -80,6 +80,16 @@ class Plan:
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.REPLAY), None)
 
     @property
+    def dataset(self) -> Fragment | None:
+        """Returns the fragment of recorded steps; None if the learner has none."""
+        return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.DATASET), None)
+
+    @property
+    def is_offline(self) -> bool:
+        """Returns whether there are no environments: all experience is in a dataset."""
+        return all(fragment.kind is not FragmentKind.ENVIRONMENT for fragment in self.fragments)
+
+    @property
     def parameter_server(self) -> Fragment | None:
         """Returns the parameter server; None if the learner applies its own gradients."""
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PARAMETER_SERVER), None)
@@ -101,7 +111,7 @@ class Plan:
     @property
     def num_rows(self) -> int:
         """Returns B, the number of rows of all replicas."""
-        return self.shape.num_rows * self.environments.replicas
+        return self.shape.num_rows * (1 if self.is_offline else self.environments.replicas)
 
     @property
     def max_policy_lag(self) -> int:

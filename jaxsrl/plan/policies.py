@@ -24,8 +24,8 @@ from jaxsrl.plan.plan import Plan, nearest_multiple
 
 MakePlan = Callable[[RunConfig, Resources], Plan]
 
-REPLAY = "replay"
-"""Name of the replay fragment."""
+REPLAY, DATASET = "replay", "dataset"
+"""Names of the fragments of experience."""
 
 
 def serial(run: RunConfig, resources: Resources) -> Plan:
@@ -229,6 +229,20 @@ def distributed_replay(run: RunConfig, resources: Resources) -> Plan:
     )
 
 
+def offline(run: RunConfig, resources: Resources) -> Plan:
+    """Returns a plan with a dataset in the main process's memory and a learner, without environments and inference."""
+    del resources
+    return Plan(
+        name="offline",
+        fragments=(
+            Fragment(DATASET, FragmentKind.DATASET, 1, InProcess()),
+            Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
+        ),
+        channels=(Channel(DATASET, "learner", Carries.SAMPLES, Transport.DEVICE_COPY, 1),),
+        shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, 1),
+    )
+
+
 PLANS: dict[str, MakePlan] = {
     "serial": serial,
     "single_learner_coarse": single_learner_coarse,
@@ -239,10 +253,11 @@ PLANS: dict[str, MakePlan] = {
     "device_only": device_only,
     "dedicated_environments": dedicated_environments,
     "distributed_replay": distributed_replay,
+    "offline": offline,
 }
 """Distribution policies by the name that `--plan` takes."""
 
-REPLAY_PLANS = frozenset({"distributed_replay"})
+REPLAY_PLANS = frozenset({"distributed_replay", "offline"})
 """Plans for agents that learn from replay only."""
 
 

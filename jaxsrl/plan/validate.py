@@ -17,11 +17,16 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
     names = [fragment.name for fragment in plan.fragments]
     if len(set(names)) != len(names):
         raise UserError(f"plan {plan.name}: fragment names must differ: got {names}")
-    for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
-        plan.fragment(kind)
+    if not plan.is_offline:
+        for kind in (FragmentKind.ENVIRONMENT, FragmentKind.INFERENCE):
+            plan.fragment(kind)
     _validate_groups(plan)
     for channel in plan.channels:
         _validate_channel(plan, channel, names)
+    if plan.is_offline:
+        for fragment in plan.fragments:
+            _validate_fragment(plan, fragment, resources)
+        return
     _validate_connections(plan)
     for fragment in plan.fragments:
         _validate_fragment(plan, fragment, resources)

@@ -40,7 +40,7 @@ class PlannedExperiment:
         On a cluster also "between_nodes", see BytesBetweenNodes; of several learner processes "processes", see ProcessShare.
         """
         data = {**plan_to_json(self.plan), "bytes": dataclasses.asdict(self.sizes)}
-        if self.plan.environments.nodes:
+        if not self.plan.is_offline and self.plan.environments.nodes:
             data["between_nodes"] = dataclasses.asdict(bytes_between_nodes(self.plan, self.sizes))
         if self.processes > 1:
             data["processes"] = [dataclasses.asdict(share) for share in shares_of(self.plan, self.processes)]

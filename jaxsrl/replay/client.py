@@ -58,8 +58,8 @@ class ReplayClient(Protocol):
         """Number of priorities that arrived after their windows were overwritten."""
         ...
 
-    def insert(self, batch: Trajectory, keys: UpdateKeys) -> int:
-        """Inserts a trajectory, requests the samples that are now due, and returns their number."""
+    def insert(self, batch: Any, keys: UpdateKeys) -> int:
+        """Inserts a trajectory (None into fixed experience), requests the samples that are now due, and returns their number."""
         ...
 
     def sample(self) -> Sample:

@@ -114,6 +114,41 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
     return sizes
 
 
+def make_fixed_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
+    """Returns the sizes of a buffer that one trajectory fills for good. Sizes and rates of `replay.config` do not count.
+
+    Args:
+        replay: replay part of an agent.
+        shapes: of the trajectory, as for `make_sizes`; T is a multiple of `replay.stride`.
+
+    Raises:
+        UserError: the trajectory is shorter than a window, or sizes are invalid.
+    """
+    steps, rows = shapes.reward.shape
+    _validate_windows(replay, shapes)
+    _validate_ring_size(steps * rows)
+    history = shapes.is_first.shape[0] - steps - 1
+    if steps < replay.sequence_length + history:
+        raise UserError(
+            f"a dataset needs at least {replay.sequence_length + history} steps of each of its {rows} rows for one window: got "
+            f"{steps}"
+        )
+    return RingSizes(
+        rollout_length=steps,
+        num_rows=rows,
+        ring_steps=steps,
+        window_steps=replay.sequence_length,
+        history=history,
+        stride=replay.stride if replay.window_start == "any" else 1,
+        agents_per_window=replay.agents_per_window,
+        window_start=replay.window_start,
+        batch_size=replay.config.batch_size,
+        priority_exponent=0.0,
+        priority_offset=replay.config.priority_offset,
+        priority_delay=0,
+    )
+
+
 def _validate_ring_size(held: int) -> None:
     if held > _MOST_STEPS:
         raise UserError(

@@ -11,6 +11,8 @@ from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.plan.fragment import InProcess, Processes
 from jaxsrl.plan.placement import device_of_each_replica, devices_of
 from jaxsrl.replay.client import LocalReplayClient, buffer_shapes
+from jaxsrl.replay.fixed import MixedReplayClient
+from jaxsrl.training.dataset_replay import fixed_replay, make_fixed_client, own_replay
 from jaxsrl.training.run_state import holds_replay, restore_buffer
 from jaxsrl.training.setup import TrainingSetup
 
@@ -53,14 +55,20 @@ class CollectorFactory:
         shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
         replay = self.open_replay(agent)
         if saved is not None and holds_replay(saved):
-            replay.restore(restore_buffer(buffer_shapes(agent.data, shapes), saved))
+            own = own_replay(agent.data, setup.config.dataset)
+            replay.restore(restore_buffer(buffer_shapes(own, shapes), saved))
         return replay
 
     def open_replay(self, agent: ReplayAgent) -> HostReplay:
         """Returns an empty replay in memory of this machine."""
         setup, plan = self._setup, self._setup.plan
         shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
-        client = LocalReplayClient(agent.data, shapes, setup.config.stall_timeout_seconds)
+        dataset, limit = setup.config.dataset, setup.config.stall_timeout_seconds
+        client = LocalReplayClient(own_replay(agent.data, dataset), shapes, limit)
+        if dataset.path:
+            client = MixedReplayClient(
+                client, make_fixed_client(dataset, fixed_replay(agent.data, dataset), agent, setup.spec, limit)
+            )
         return HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), setup.keys.update, client)
 
     def close(self, failure: BaseException | None) -> None:

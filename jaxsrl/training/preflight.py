@@ -32,6 +32,8 @@ def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, res
         UserError: says what does not fit, and what to change.
     """
     validate_plan(plan, resources)
+    if plan.is_offline:
+        return
     if isinstance(plan.environments.placement, Processes) and not plan.environments.nodes:
         validate_machine()
     if runs_on_device(plan):

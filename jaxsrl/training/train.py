@@ -261,7 +261,7 @@ class TrainingLoop:
         env_steps = num_updates * setup.config.env_steps_per_update
         stopped = setup.lifecycle.stop_signal
         how = f"stopped by {stopped}" if stopped else f"stopped: {self.stop_reason}" if self.stop_reason else "complete"
-        setup.directory.log(f"{how} at update {num_updates}, {env_steps} env steps, {seconds:.1f} s")
+        setup.directory.log(f"{how} at update {num_updates}, {env_steps} {setup.config.step_unit}, {seconds:.1f} s")
         state, metrics = self._trainable.final_state(), self._episode_metrics()
         return RunReport(
             setup.directory.path, state, num_updates, env_steps, seconds, metrics, stopped, self.stop_reason

@@ -80,7 +80,7 @@ def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: Rep
     """
     replay = replay or ReplayBytes()
     channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes, replay) for channel in plan.channels)
-    slots = layout.total_bytes * plan.environments.replicas
+    slots = 0 if plan.is_offline else layout.total_bytes * plan.environments.replicas
     summary = SlotSummaries(layout).num_bytes if plan.replay is not None and plan.replay.nodes else 0
     return PlanBytes(channels, layout.slot_bytes, slots, params_bytes, replay.held, replay.samples_per_update, summary)
 

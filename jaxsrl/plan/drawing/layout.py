@@ -83,13 +83,14 @@ def place_fragments(plan: Plan, platform: str) -> dict[str, Box]:
     """Returns the box of each fragment, by name."""
     replays = plan.replay is not None
     columns = 3 if plan.parameter_server is not None or replays else 2
-    acts_in_workers = (
+    acts_in_workers = not plan.is_offline and (
         _group(plan.inference, platform) == _group(plan.environments, platform) != _group(plan.learner, platform)
     )
     rows = {
         FragmentKind.ENVIRONMENT: (0, "bottom" if acts_in_workers else "both"),
         FragmentKind.INFERENCE: (0 if acts_in_workers else 1, "top"),
         FragmentKind.REPLAY: (1, "bottom"),
+        FragmentKind.DATASET: (0, "bottom"),
         # With a server the upper row stays free for its parameters on their way to inference.
         FragmentKind.LEARNER: (2, "both") if replays else (1, "both" if acts_in_workers and columns == 2 else "bottom"),
         FragmentKind.PARAMETER_SERVER: (2, "both"),

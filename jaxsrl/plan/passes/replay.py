@@ -40,6 +40,13 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> Plan:
                 f"plan {plan.name}: fragment {plan.replay.name} keeps experience, but agent {agent.name} learns from each "
                 f"trajectory once: use another --plan"
             )
+        if plan.is_offline:
+            raise UserError(
+                f"plan {plan.name}: a dataset is for agents that learn from replay, and {agent.name} learns from what its own "
+                f"policy collects: use another --plan, or another algorithm"
+            )
+        return plan
+    if plan.is_offline:
         return plan
     if plan.parameter_server is not None:
         raise UserError(
@@ -56,6 +63,8 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> Plan:
 
 def replays_on_host(plan: Plan) -> bool:
     """Returns whether the plan keeps experience in memory of a host: of this machine, or of a node."""
+    if plan.is_offline:
+        return True
     return plan.replay is not None and isinstance(plan.replay.placement, InProcess | Processes)
 
 

@@ -3,6 +3,7 @@
 Numpy arrays store the steps, and numpy draws the windows, without a compiled program.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxsrl.replay.host.sampler import HostSampler
 from jaxsrl.replay.host.storage import HostPosition, HostStorage
 from jaxsrl.replay.priority_delay import init_pending
 from jaxsrl.replay.schedule import HostPace, make_pace
-from jaxsrl.replay.sizes import make_sizes
+from jaxsrl.replay.sizes import make_fixed_sizes, make_sizes
 from jaxsrl.replay.state import Buffer, Pending
 
 PriorityUpdate = tuple[SampledWindows, Any]
@@ -30,6 +31,7 @@ class HostBuffer:
     Args:
         replay: replay part of the agent.
         shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
+        steps: trajectory of these shapes that fills the buffer for good, and is not copied; None for an empty buffer.
 
     Attributes:
         sizes: of the ring and of the windows.
@@ -38,12 +40,15 @@ class HostBuffer:
         UserError: the sizes are invalid, or memory is insufficient.
     """
 
-    def __init__(self, replay: Replay, shapes: Trajectory) -> None:
+    def __init__(self, replay: Replay, shapes: Trajectory, steps: Trajectory | None = None) -> None:
         self._replay = replay
-        self.sizes = sizes = make_sizes(replay, shapes)
+        self.sizes = sizes = make_sizes(replay, shapes) if steps is None else make_fixed_sizes(replay, shapes)
         pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
-        self._storage = HostStorage(sizes, shapes)
+        self._storage = HostStorage(sizes, shapes, _as_ring(steps))
         self._sampler = HostSampler(sizes)
+        if steps is not None:
+            length = sizes.rollout_length
+            self._sampler.insert(np.asarray(steps.is_first[:length]), np.asarray(steps.valid))
         self._pace = HostPace(pace)
         self._initial_priority = None
         if replay.initial_priority is not None and sizes.priority_exponent:
@@ -174,6 +179,13 @@ class HostBuffer:
             )
             for place in places
         ]
+
+
+def _as_ring(steps: Trajectory | None) -> Trajectory | None:
+    """Returns a trajectory as the arrays of a ring that it fills, without copies; the agent state is that of one trajectory."""
+    if steps is None:
+        return None
+    return dataclasses.replace(steps, agent_state=jax.tree.map(lambda leaf: leaf[None], steps.agent_state))
 
 
 def _set(array: np.ndarray, place: int, value: Any) -> None:

@@ -61,6 +61,7 @@ class HostStorage:
     Args:
         sizes: of the ring.
         shapes: of a slot (see `sizes.make_sizes`).
+        arrays: of a full ring, whose oldest step is the first; None allocates those of an empty one.
 
     Attributes:
         arrays: of the ring; see `jaxsrl.replay.device.storage`.
@@ -70,12 +71,11 @@ class HostStorage:
         UserError: memory is insufficient.
     """
 
-    def __init__(self, sizes: RingSizes, shapes: Trajectory) -> None:
+    def __init__(self, sizes: RingSizes, shapes: Trajectory, arrays: Trajectory | None = None) -> None:
         self._sizes = sizes
         leaves, self._structure = jax.tree.flatten(storage_shapes(sizes, shapes))
-        arrays = allocate_arrays(leaves)
-        self.arrays: Trajectory = jax.tree.unflatten(self._structure, arrays)
-        self.position = HostPosition()
+        self.position = HostPosition() if arrays is None else HostPosition(0, sizes.ring_steps)
+        self.arrays: Trajectory = arrays or jax.tree.unflatten(self._structure, allocate_arrays(leaves))
         slot = jax.tree.leaves(shapes)
         self._forms = [(tuple(leaf.shape), np.dtype(leaf.dtype)) for leaf in slot]
         self._step_leaves, self._observed, self._states = _leaves_by_kind(sizes, self.arrays)

@@ -93,7 +93,18 @@ def test_a_policy_depends_on_its_arguments_only(name):
     assert PLANS[name](run, TWO_GPUS).name == name
 
 
-@pytest.mark.parametrize("name", PLANS)
+def test_offline_has_a_dataset_and_a_learner():
+    plan = PLANS["offline"](RunConfig(), TWO_GPUS)
+    validate_plan(plan, TWO_GPUS)
+    assert plan.is_offline
+    assert [fragment.kind for fragment in plan.fragments] == [FragmentKind.DATASET, FragmentKind.LEARNER]
+    assert plan_from_json(plan_to_json(plan)) == plan
+    many = PLANS["offline"](run_config(learner_num_devices=3), TWO_GPUS)
+    with pytest.raises(UserError, match="wants device 2, but there are 2"):
+        validate_plan(many, TWO_GPUS)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "offline"])
 @pytest.mark.parametrize("lag", [0, 1, 2, 7])
 def test_every_builtin_plan_is_valid_and_free_of_cycles(name, lag):
     plan = PLANS[name](RunConfig(max_policy_lag=lag), TWO_GPUS)

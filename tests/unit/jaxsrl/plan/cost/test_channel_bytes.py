@@ -24,6 +24,7 @@ RUN = run_config(
     num_envs=64, pool_num_workers=4, rollout_length=8, learner_num_devices=2, max_policy_lag=2, inference_num_servers=2
 )
 PARAMS = 1000
+WITH_ENVIRONMENTS = [name for name in PLANS if name != "offline"]
 
 
 def sized(policy):
@@ -40,7 +41,7 @@ def of(policy, carries, source=None):
     raise AssertionError(f"{policy} carries no {carries}")
 
 
-@pytest.mark.parametrize("policy", PLANS)
+@pytest.mark.parametrize("policy", WITH_ENVIRONMENTS)
 def test_slots_are_as_large_as_what_is_allocated_for_them(policy):
     plan, layout, sizes = sized(policy)
     buffer = bytearray(layout.total_bytes)
@@ -53,7 +54,7 @@ def test_slots_are_as_large_as_what_is_allocated_for_them(policy):
     assert 0 <= sizes.slot - (end - start) < 64  # what alignment adds after the last array
 
 
-@pytest.mark.parametrize("policy", PLANS)
+@pytest.mark.parametrize("policy", WITH_ENVIRONMENTS)
 def test_observations_and_actions_are_those_of_a_lane_at_a_step(policy):
     plan, layout, observations = of(policy, Carries.OBSERVATIONS)
     slot = view_slots(layout, memoryview(bytearray(layout.total_bytes)))[0]

@@ -1,0 +1,102 @@
+"""`jaxsrl dataset`."""
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from envpool_bridge.errors import UserError
+from jaxsrl.terminal.tables import print_tables
+
+Action = Literal["info", "verify", "convert", "merge", "score"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetCommand:
+    """Look at a dataset, verify it, convert it from or to Minari's format, merge several, or set its scores.
+
+    Attributes:
+        action: "info" describes a dataset. "verify" reads all of it and names damaged shards. "convert" writes a dataset of Minari,
+            or with --to jaxsrl one from it. "merge" joins several. "score" sets the returns that count as 0 and 100.
+        paths: directories of datasets; with --to jaxsrl, the id or directory of one of Minari.
+        out: convert, merge: directory to create; with --to minari the id, such as jaxsrl/hopper/medium-v0.
+        to: convert: the format to write.
+        best: merge: share of the episodes to take, those with the highest returns.
+        random: score: mean return of random actions.
+        expert: score: mean return of an expert.
+        json: print one JSON object instead of a table.
+    """
+
+    action: tyro.conf.Positional[Action]
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    out: str = ""
+    to: Literal["minari", "jaxsrl"] = "minari"
+    best: float = 1.0
+    random: float | None = None
+    expert: float | None = None
+    json: bool = False
+
+    def run(self) -> int:
+        """Does the action; the exit status is 1 if a dataset is damaged."""
+        from jaxsrl.datasets.manifest import CorruptDatasetError
+
+        if not self.paths:
+            raise UserError(f"jaxsrl dataset {self.action} needs a dataset: jaxsrl dataset {self.action} DIRECTORY")
+        if len(self.paths) > 1 and self.action != "merge":
+            raise UserError(f"jaxsrl dataset {self.action} takes one dataset: got {', '.join(self.paths)}")
+        if self.action in ("convert", "merge") and not self.out:
+            raise UserError(f"jaxsrl dataset {self.action} writes another dataset: use --out with it")
+        try:
+            return getattr(self, f"_{self.action}")()
+        except CorruptDatasetError as error:
+            print(f"error: damaged dataset: {error}", file=sys.stderr)  # noqa: T201
+            return 1
+
+    def _info(self) -> int:
+        self._print(Path(self.paths[0]))
+        return 0
+
+    def _verify(self) -> int:
+        from jaxsrl.datasets.dataset import find_damage, open_dataset
+
+        path, damage = Path(self.paths[0]), []
+        for line in find_damage(path):
+            damage.append(line)
+            print(line, file=sys.stderr)  # noqa: T201
+        shards = len(open_dataset(path).manifest.shards)
+        result = {"dataset": str(path), "shards": shards, "damaged": len(damage)}
+        print_tables(result, self.json, f"verification of {path}")
+        return 1 if damage else 0
+
+    def _convert(self) -> int:
+        from jaxsrl.datasets.dataset import open_dataset
+        from jaxsrl.datasets.minari import from_minari, to_minari
+
+        if self.to == "jaxsrl":
+            from_minari(self.paths[0], Path(self.out))
+            self._print(Path(self.out))
+            return 0
+        episodes = to_minari(open_dataset(Path(self.paths[0])), self.out)
+        print_tables({"minari": self.out, "episodes": episodes}, self.json, f"conversion of {self.paths[0]}")
+        return 0
+
+    def _merge(self) -> int:
+        from jaxsrl.datasets.episodes import merge
+
+        merge([Path(path) for path in self.paths], Path(self.out), self.best)
+        self._print(Path(self.out))
+        return 0
+
+    def _score(self) -> int:
+        from jaxsrl.datasets.manifest import set_scores
+
+        set_scores(Path(self.paths[0]), self.random, self.expert)
+        self._print(Path(self.paths[0]))
+        return 0
+
+    def _print(self, path: Path) -> None:
+        from jaxsrl.datasets.dataset import describe, open_dataset
+
+        print_tables(describe(open_dataset(path)), self.json, f"dataset {path}")

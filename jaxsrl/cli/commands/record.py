@@ -1,0 +1,68 @@
+"""`jaxsrl record`."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from jaxsrl.terminal.tables import print_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Record whole episodes of a run's policy as a dataset.
+
+    Attributes:
+        path: run directory, RUN@TAG, or directory of a checkpoint.
+        out: directory to create.
+        episodes: number of episodes; 0 for as many as --env-steps needs.
+        env_steps: least number of env steps; 0 for as many as --episodes have.
+        stochastic: sample actions instead of taking the most likely one.
+        random: take random actions only.
+        epsilon: probability of a random action at each step.
+        seed: of environments and actions.
+        max_rows: number of concurrent environments.
+        trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
+        json: print one JSON object instead of a table.
+    """
+
+    path: tyro.conf.Positional[Path]
+    out: Path
+    episodes: int = 0
+    env_steps: int = 0
+    stochastic: bool = False
+    random: bool = False
+    epsilon: float = 0.0
+    seed: int = 0
+    max_rows: int = 32
+    trust_env: bool = False
+    json: bool = False
+
+    def run(self) -> int:
+        """Records, and prints a description of the dataset."""
+        from agents.api import Mode
+        from jaxsrl.datasets.dataset import describe
+        from jaxsrl.evaluation.load_agent import load_agent
+        from jaxsrl.evaluation.record import RecordConfig, record
+        from jaxsrl.runs.read_checkpoint import read_saved_run
+
+        config = RecordConfig(
+            episodes=self.episodes,
+            env_steps=self.env_steps,
+            epsilon=1.0 if self.random else self.epsilon,
+            mode=Mode.SAMPLE if self.stochastic else Mode.GREEDY,
+            seed=self.seed,
+            max_rows=self.max_rows,
+        )
+        loaded = load_agent(self.path, trust_env=self.trust_env)
+        experiment = read_saved_run(self.path).metadata.get("experiment", {})
+        env = experiment.get("env")
+        origin = {
+            "run": str(self.path),
+            "agent": "random" if self.random else loaded.agent.name,
+            "update": loaded.update,
+        }
+        env = env if isinstance(env, dict) else None
+        dataset = record(loaded.agent, loaded.params, loaded.source, self.out, config, env, origin)
+        print_tables(describe(dataset), self.json, f"dataset {self.out}")
+        return 0

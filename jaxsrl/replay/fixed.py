@@ -1,0 +1,173 @@
+"""Replay of steps that stay the same: a dataset alone, or a share of every sample."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import Replay, Sample, Trajectory
+from envpool_bridge.errors import UserError
+from jaxsrl.replay.client import ReplayClient, UpdateKeys
+from jaxsrl.replay.host.buffer import HostBuffer
+from jaxsrl.replay.prefetch import PrefetchingSampler
+from jaxsrl.replay.state import Buffer
+
+OTHER_STREAM = np.uint32(0xDA7A5E7)
+"""Changes the last word of a draw's key."""
+
+
+class FixedReplayClient:
+    """Windows of fixed steps, drawn uniformly; a thread prefetches them. Draws depend on keys alone, so it has no state to save.
+
+    Args:
+        replay: replay part of the agent.
+        shapes: of the steps (see `sizes.make_fixed_sizes`).
+        steps: arrays of these shapes, which may be memory maps; they are not copied.
+        num_samples: samples of an update.
+        timeout_seconds: see `PrefetchingSampler`.
+
+    Attributes:
+        num_steps: number of steps of all rows.
+        num_stale: 0.
+        batch_size: windows of a sample.
+
+    Raises:
+        UserError: the sizes are invalid, or no window fits.
+    """
+
+    def __init__(
+        self, replay: Replay, shapes: Trajectory, steps: Trajectory, num_samples: int, timeout_seconds: float = 600.0
+    ) -> None:
+        buffer = HostBuffer(replay, shapes, steps)
+        if buffer.num_windows < 1:
+            raise UserError(
+                f"the dataset has no window of {replay.sequence_length} steps from {replay.window_start} start: record more"
+            )
+        self.num_steps, self.num_stale = buffer.num_steps, 0
+        self.batch_size = buffer.sizes.batch_size
+        self._num_samples = num_samples
+        self._sampler = PrefetchingSampler(buffer, timeout_seconds)
+
+    def insert(self, batch: Trajectory | None, keys: UpdateKeys) -> int:
+        """Requests the samples of an update, and returns their number; the batch is ignored."""
+        self.request(keys, self._num_samples)
+        return self._num_samples
+
+    def request(self, keys: UpdateKeys, count: int) -> None:
+        """Requests the first `count` samples of an update."""
+        # Experience of the run may be drawn with the same keys.
+        words = [np.asarray(keys[number].draw) for number in range(count)]
+        self._sampler.request([np.concatenate([each[:-1], each[-1:] ^ OTHER_STREAM]) for each in words])  # pyright: ignore[reportArgumentType]
+
+    def sample(self) -> Sample:
+        """Returns the next sample."""
+        return self._sampler.get()
+
+    def update_priorities(self, priority: Any) -> None:
+        """Does nothing: all windows have the same probability."""
+
+    def end_update(self) -> None:
+        """Waits until this update's samples are drawn."""
+        self._sampler.end_update()
+
+    def totals(self) -> dict[str, float]:
+        """Returns the number of samples, and the seconds spent in draws and gathers."""
+        return {"dataset/busy_seconds": self._sampler.busy_seconds, "dataset/samples": float(self._sampler.num_samples)}
+
+    def waited_seconds(self) -> float:
+        """Returns the seconds that the learner has waited."""
+        return self._sampler.waited_seconds
+
+    def to_arrays(self) -> Buffer:
+        """Raises RuntimeError: the steps are files already."""
+        raise RuntimeError("fixed steps are not part of a checkpoint")
+
+    def restore(self, saved: Buffer) -> None:
+        """Raises RuntimeError: the steps are files already."""
+        raise RuntimeError("fixed steps are not part of a checkpoint")
+
+    def close(self) -> None:
+        """Stops the thread; idempotent."""
+        self._sampler.close()
+
+
+class MixedReplayClient:
+    """Samples of which a share is from fixed steps (Ball et al. 2023, RLPD), and the rest from the experience of the run.
+
+    Fixed windows are drawn uniformly and have the importance weight 1, also where the run's experience has priorities.
+
+    Args:
+        experience: of the run; its samples are smaller by the share.
+        fixed: the fixed steps; its samples are the share.
+    """
+
+    def __init__(self, experience: ReplayClient, fixed: FixedReplayClient) -> None:
+        self._experience, self._fixed = experience, fixed
+
+    @property
+    def num_steps(self) -> int:
+        """Number of stored env steps of the run's experience."""
+        return self._experience.num_steps
+
+    @property
+    def num_stale(self) -> int:
+        """Number of priorities that arrived after their windows were overwritten."""
+        return self._experience.num_stale
+
+    def insert(self, batch: Trajectory, keys: UpdateKeys) -> int:
+        """Inserts a trajectory of the run, requests the samples that are now due, and returns their number."""
+        due = self._experience.insert(batch, keys)
+        if due:
+            self._fixed.request(keys, due)
+        return due
+
+    def sample(self) -> Sample:
+        """Returns the next sample: windows of the run, then windows of the fixed steps."""
+        own, fixed = self._experience.sample(), self._fixed.sample()
+        probability = np.full(len(fixed.probability), 1.0 / float(own.num_windows), np.float32)
+        return Sample(
+            _join_rows(own.trajectory, fixed.trajectory),
+            np.concatenate([own.probability, probability]),  # pyright: ignore[reportArgumentType]
+            own.num_windows,
+        )
+
+    def update_priorities(self, priority: Any) -> None:
+        """Sends the priorities of the windows of the run."""
+        self._experience.update_priorities(priority[: len(priority) - self._fixed.batch_size])
+
+    def end_update(self) -> None:
+        """Waits until this update's samples are drawn and the next update's draws have the priorities that are due."""
+        self._experience.end_update()
+        self._fixed.end_update()
+
+    def totals(self) -> dict[str, float]:
+        """Returns the totals of both."""
+        return {**self._experience.totals(), **self._fixed.totals()}
+
+    def waited_seconds(self) -> float:
+        """Returns the seconds that the learner has waited."""
+        return self._experience.waited_seconds() + self._fixed.waited_seconds()
+
+    def to_arrays(self) -> Buffer:
+        """Returns the run's experience; see `ReplayClient`."""
+        return self._experience.to_arrays()
+
+    def restore(self, saved: Buffer) -> None:
+        """Restores the run's experience; see `ReplayClient`."""
+        self._experience.restore(saved)
+
+    def close(self) -> None:
+        """Stops the threads of both; idempotent."""
+        try:
+            self._fixed.close()
+        finally:
+            self._experience.close()
+
+
+def _join_rows(own: Trajectory, fixed: Trajectory) -> Trajectory:
+    def join(axis: int, own_tree: Any, fixed_tree: Any) -> Any:
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis), own_tree, fixed_tree)
+
+    steps = [dataclasses.replace(each, agent_state=()) for each in (own, fixed)]
+    return dataclasses.replace(join(1, *steps), agent_state=join(0, own.agent_state, fixed.agent_state))

@@ -1,0 +1,150 @@
+"""Datasets as experience of an agent: whether they fit it, and its samples from them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from agents.api import AnyAgent, Replay, ReplayAgent, Trajectory
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec, describe_leaves, num_frames
+from jaxsrl.collect.slot_layout import trajectory_shapes
+from jaxsrl.config.parts import DatasetConfig
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.datasets.dataset import Dataset, open_dataset
+from jaxsrl.plan.passes.replay import replays_on_host
+from jaxsrl.plan.plan import Plan
+from jaxsrl.replay.fixed import FixedReplayClient
+
+
+def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
+    """Rejects a dataset that the plan has no place for, or that does not fit the agent and the environments.
+
+    Raises:
+        UserError: says what was expected.
+        CorruptDatasetError: a file is missing.
+    """
+    if not config.dataset.path:
+        if plan.is_offline:
+            raise UserError(
+                f"plan {plan.name} learns from a dataset: use --dataset.path DIRECTORY with it (jaxsrl record makes one)"
+            )
+        return
+    if not plan.is_offline and (not replays_on_host(plan) or plan.environments.nodes or config.distributed.is_on):
+        raise UserError(
+            f"plan {plan.name}: a dataset is read by one learner process with replay in its host's memory: use --plan offline, or "
+            f"--replay.memory host without a cluster"
+        )
+    open_for_agent(Path(config.dataset.path), agent, spec)
+
+
+def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
+    """Opens a dataset to train an agent with.
+
+    Args:
+        path: directory.
+        agent: for stacked frames or single ones.
+        spec: of the run's environments.
+
+    Raises:
+        UserError: the agent does not learn from replay, has a recurrent state or needs values that are not in the dataset, or the
+            environments differ.
+        CorruptDatasetError: a file is missing.
+    """
+    dataset = open_dataset(path)
+    if not isinstance(agent, ReplayAgent):
+        raise UserError(f"a dataset is for agents that learn from replay: {agent.name} does not; use another algorithm")
+    if any(leaf.ndim > 1 for leaf in jax.tree.leaves(agent.initial_agent_state(1))):
+        raise UserError(
+            f"a dataset has no recurrent states, which agent {agent.name} needs: use a network without a core"
+        )
+    recorded = dataset.manifest.spec
+    for part in ("observation", "action"):
+        own, other = getattr(spec, part), getattr(recorded, part)
+        if _forms(own) != _forms(other):
+            raise UserError(
+                f"dataset {path}: expected the {part} of {spec.env_id}, {describe_leaves(part, own)}: got "
+                f"{describe_leaves(part, other)} of {recorded.env_id}"
+            )
+    missing = sorted(set(agent.extras) - set(dataset.manifest.extras))
+    if missing:
+        raise UserError(
+            f"agent {agent.name} learns from {', '.join(missing)} of each step, which {path} does not have: record it with this "
+            f"algorithm, or use another one"
+        )
+    return dataset
+
+
+def _forms(spec_tree: Any) -> Any:
+    return jax.tree.map(
+        lambda leaf: (leaf.stored_shape, leaf.dtype, getattr(leaf, "num_values", None)),
+        spec_tree,
+        is_leaf=lambda node: hasattr(node, "stored_shape"),
+    )
+
+
+def make_fixed_client(
+    config: DatasetConfig, replay: Replay, agent: ReplayAgent, spec: EnvSpec, timeout_seconds: float
+) -> FixedReplayClient:
+    """Returns a client that samples from a dataset.
+
+    Args:
+        config: names a dataset that `open_for_agent` accepted.
+        replay: of the agent, or `fixed_replay` for a share of its samples.
+        agent: for single frames.
+        spec: of the run's environments.
+        timeout_seconds: of waits for a sample.
+
+    Raises:
+        UserError: the dataset has no window for this agent.
+    """
+    dataset = open_dataset(Path(config.path))
+    rows, steps = dataset.manifest.num_rows, _num_usable_steps(dataset, replay, spec)
+    shapes = trajectory_shapes(agent, spec, rows, steps)
+    state = jax.device_get(agent.initial_agent_state(rows))
+    extras = {name: dataset.steps.extras[name] for name in agent.extras}
+    recorded = dataclasses.replace(dataset.steps, extras=extras, agent_state=state)
+    # Views of whole files; a file has a few steps more than can be used.
+    arrays: Trajectory = jax.tree.map(lambda leaf, shape: np.asarray(leaf)[: shape.shape[0]], recorded, shapes)
+    return FixedReplayClient(replay, shapes, arrays, config.gradient_steps_per_update, timeout_seconds)
+
+
+def own_replay(replay: Replay, config: DatasetConfig) -> Replay:
+    """Returns the replay of a run's own experience. With a dataset its samples are smaller, and as frequent."""
+    if not config.path:
+        return replay
+    return _with_batch_size(replay, replay.config.batch_size - num_fixed_windows(replay, config))
+
+
+def fixed_replay(replay: Replay, config: DatasetConfig) -> Replay:
+    """Returns the replay of the share of every sample that is from the dataset."""
+    return _with_batch_size(replay, num_fixed_windows(replay, config))
+
+
+def num_fixed_windows(replay: Replay, config: DatasetConfig) -> int:
+    """Returns the number of windows of a sample that are from the dataset.
+
+    Raises:
+        UserError: a sample has one window, which cannot be shared.
+    """
+    size = replay.config.batch_size
+    if size < 2:
+        raise UserError(
+            "a sample of one window cannot be shared with a dataset: use --agent.replay.batch-size 2 or more"
+        )
+    return min(size - 1, max(1, round(config.share * size)))
+
+
+def _with_batch_size(replay: Replay, size: int) -> Replay:
+    config = replay.config
+    rate = config.samples_per_insert * size / config.batch_size
+    return dataclasses.replace(replay, config=dataclasses.replace(config, batch_size=size, samples_per_insert=rate))
+
+
+def _num_usable_steps(dataset: Dataset, replay: Replay, spec: EnvSpec) -> int:
+    """Returns the number of steps of a row such that history of frames fits, and windows start at multiples of the stride."""
+    steps = dataset.manifest.num_steps - (num_frames(spec) - 1)
+    stride = replay.stride if replay.window_start == "any" else 1
+    return max(0, steps // stride * stride)

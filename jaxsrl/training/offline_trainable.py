@@ -1,0 +1,74 @@
+"""A learner whose experience is a dataset."""
+
+import jax
+
+from agents.api import LearnerState, ReplayAgent
+from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.learner.finite_watch import FiniteWatch
+from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
+from jaxsrl.learner.loop import AnyLearner
+from jaxsrl.learner.offline import OfflineLearner
+from jaxsrl.plan.placement import devices_of
+from jaxsrl.training.dataset_replay import make_fixed_client
+from jaxsrl.training.run_state import restore_state, state_to_arrays
+from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.trainable import Trainable
+
+
+class OfflineTrainable(Trainable):
+    """The plan `offline`. Draws depend on the run's seed and the update, so that a checkpoint holds the learner state alone.
+
+    Args:
+        setup: of the run.
+    """
+
+    def __init__(self, setup: TrainingSetup) -> None:
+        self._setup = setup
+        self._initial: LearnerState | None = None
+        self._learner: OfflineLearner | None = None
+        self._replay: HostReplay | None = None
+
+    def rows_fit(self, arrays: Arrays) -> bool:
+        return True
+
+    def restore_or_init(self, arrays: Arrays | None) -> int:
+        agent, key = self._setup.agent, self._setup.keys.init
+        state = jax.jit(agent.init)(key) if arrays is None else restore_state(agent, key, arrays)
+        self._initial = state
+        return int(state.num_updates)
+
+    def start(self) -> AnyLearner:
+        setup = self._setup
+        assert isinstance(setup.agent, ReplayAgent)
+        limit = setup.config.stall_timeout_seconds
+        client = make_fixed_client(setup.config.dataset, setup.agent.data, setup.agent, setup.spec, limit)
+        mesh = HostReplayMesh(devices_of(setup.plan.learner))
+        self._replay = HostReplay(setup.agent, mesh, setup.keys.update, client)
+        watch = FiniteWatch(setup.config.learner.max_nonfinite_updates)
+        self._learner = OfflineLearner(self._replay, self.final_state(), watch)
+        self._initial = None
+        return self._learner
+
+    def step(self) -> bool:
+        assert self._learner is not None
+        self._learner.step()
+        return True
+
+    def final_state(self) -> LearnerState:
+        if self._initial is not None:
+            return self._initial
+        assert self._learner is not None
+        return self._learner.state
+
+    def to_arrays(self) -> Arrays:
+        return state_to_arrays(self.final_state())
+
+    def episode_metrics(self) -> dict[str, float]:
+        return {}
+
+    def totals(self) -> dict[str, float]:
+        return {} if self._replay is None else self._replay.totals()
+
+    def close(self, failure: BaseException | None) -> None:
+        if self._replay is not None:
+            self._replay.close()

@@ -1,0 +1,122 @@
+"""`jaxsrl record`, `jaxsrl dataset`, and the commands of the page about datasets."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaxsrl.cli.main
+from jaxsrl.datasets.dataset import find_episodes, open_dataset
+from jaxsrl.datasets.manifest import leaf_file
+from tests.unit.jaxsrl.datasets.test_datasets import random_steps, write
+
+PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "datasets.md"
+SHORT = {
+    "train": "--run.total-env-steps 1024 --run.num-envs 8 --pool.num-workers 1 --run.rollout-length 16 --agent.replay.min-size 256 "
+    "--eval.final-episodes 2 --run.name dqn_cartpole",
+    "record": "--env-steps 300 --max-rows 4",
+    "offline": "--run.gradient-steps 20 --dataset.gradient-steps-per-update 10 --eval.every 10 --eval.episodes 1 "
+    "--run.name offline",
+    "online": "--run.name online",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def commands_of_the_page():
+    blocks = re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return [shlex.split(line, comments=True)[1:] for block in blocks for line in block.splitlines()]
+
+
+def shorten(arguments):
+    if arguments[0] == "record":
+        return [
+            *arguments[: arguments.index("--env-steps")],
+            *SHORT["record"].split(),
+            *arguments[arguments.index("--env-steps") + 2 :],
+        ]
+    if arguments[0] == "train":
+        kind = "offline" if "offline" in arguments else "online" if "--dataset.path" in arguments else ""
+        return [*arguments, *SHORT["train"].split(), *(SHORT[kind].split() if kind else [])]
+    return arguments
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("here")
+def test_the_commands_of_the_page_run(capsys):
+    pytest.importorskip("minari", reason="needs the extra minari")
+    commands = commands_of_the_page()
+    assert len(commands) == 13
+    for arguments in commands:
+        if arguments[0] == "train":  # ends its process
+            command = [sys.executable, "-m", "jaxsrl.cli.main", *shorten(arguments)]
+            subprocess.run(command, check=True, timeout=300)
+        else:
+            jaxsrl.cli.main.main(shorten(arguments))
+    capsys.readouterr()
+    jaxsrl.cli.main.main(["dataset", "info", "cartpole_medium", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["env_steps"] >= 300
+    assert told["origin"] == {
+        "run": "runs/dqn_cartpole",
+        "agent": "dqn",
+        "update": 8,
+        "epsilon": 0.3,
+        "mode": "greedy",
+        "seed": 0,
+    }
+    assert told["normalized_score"] == pytest.approx(100 * (told["mean_return"] - 22) / (500 - 22))
+    assert told["episodes"] == len(find_episodes(open_dataset(Path("cartpole_again")).steps).returns)
+    file = leaf_file("reward")
+    with open(f"cartpole_mixed/{file}", "r+b") as data:
+        data.seek(-5, 2)
+        data.write(b"\x07")
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main.main(["dataset", "verify", "cartpole_mixed", "--json"])
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["damaged"] == 1
+    assert f"cartpole_mixed/{file}: shard" in printed.err
+
+
+@pytest.mark.usefixtures("here")
+def test_datasets_are_described_scored_and_merged(capsys):
+    for number in (1, 2):
+        write(Path(f"set{number}"), random_steps(100, number), [100])
+    for arguments in (["score", "set1", "--random", "0", "--expert", "2"], ["merge", "set1", "set2", "--out", "both"]):
+        jaxsrl.cli.main.main(["dataset", *arguments])
+    jaxsrl.cli.main.main(["dataset", "verify", "both"])
+    capsys.readouterr()
+    told = {}
+    for name in ("set1", "set2", "both"):
+        jaxsrl.cli.main.main(["dataset", "info", name, "--json"])
+        told[name] = json.loads(capsys.readouterr().out)
+    assert told["set1"]["normalized_score"] == pytest.approx(50 * told["set1"]["mean_return"])
+    assert told["set2"]["normalized_score"] is None
+    assert told["both"]["env_steps"] == told["set1"]["env_steps"] + told["set2"]["env_steps"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dataset", "info", "nowhere"], "expected the directory of a dataset"),
+        (["dataset", "info", "one", "two"], "takes one dataset: got one, two"),
+        (["dataset", "merge", "one"], "writes another dataset: use --out"),
+        (["dataset", "verify"], "needs a dataset"),
+        (["record", "nowhere", "--out", "set"], "a number of episodes or of env steps"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_wrong_requests_are_rejected_in_one_line(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main.main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
