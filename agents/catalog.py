@@ -7,10 +7,15 @@ from typing import Any, NamedTuple
 from agents.a2c import A2CConfig, make_a2c
 from agents.alphazero import AlphaZeroConfig, make_alphazero
 from agents.api import AnyAgent
+from agents.awac import AWACConfig, make_awac
+from agents.bc import BCConfig, make_bc
 from agents.coma import COMAConfig, make_coma
+from agents.cql import CQLConfig, make_cql
 from agents.ddpg import DDPGConfig, make_ddpg
+from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.dqn import DQNConfig, make_dqn
 from agents.impala import IMPALAConfig, make_impala
+from agents.iql import IQLConfig, make_iql
 from agents.maddpg import MADDPGConfig, make_maddpg
 from agents.muzero import MuZeroConfig, make_muzero
 from agents.ppg import PPGConfig, make_ppg
@@ -20,6 +25,7 @@ from agents.r2d2 import R2D2Config, make_r2d2
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from agents.sac import SACConfig, make_sac
 from agents.td3 import TD3Config, make_td3
+from agents.td3_bc import TD3BCConfig, make_td3_bc
 from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.errors import UserError
 
@@ -39,10 +45,15 @@ class Algorithm(NamedTuple):
 AGENTS: dict[str, Algorithm] = {
     "a2c": Algorithm(A2CConfig, make_a2c),
     "alphazero": Algorithm(AlphaZeroConfig, make_alphazero),
+    "awac": Algorithm(AWACConfig, make_awac),
+    "bc": Algorithm(BCConfig, make_bc),
     "coma": Algorithm(COMAConfig, make_coma),
+    "cql": Algorithm(CQLConfig, make_cql),
     "ddpg": Algorithm(DDPGConfig, make_ddpg),
+    "discrete_cql": Algorithm(DiscreteCQLConfig, make_discrete_cql),
     "dqn": Algorithm(DQNConfig, make_dqn),
     "impala": Algorithm(IMPALAConfig, make_impala),
+    "iql": Algorithm(IQLConfig, make_iql),
     "maddpg": Algorithm(MADDPGConfig, make_maddpg),
     "muzero": Algorithm(MuZeroConfig, make_muzero),
     "ppg": Algorithm(PPGConfig, make_ppg),
@@ -52,6 +63,7 @@ AGENTS: dict[str, Algorithm] = {
     "reinforce": Algorithm(REINFORCEConfig, make_reinforce),
     "sac": Algorithm(SACConfig, make_sac),
     "td3": Algorithm(TD3Config, make_td3),
+    "td3_bc": Algorithm(TD3BCConfig, make_td3_bc),
     "vdn": Algorithm(VDNConfig, make_vdn),
 }
 """The name is `Agent.name` of the agents that `make` returns."""

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -44,6 +45,9 @@ from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, 
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
 from envpool_bridge.spec.specs import EnvSpec
+
+ActorLossFn = Callable[[Params, Params, Transitions], tuple[Array, Metrics]]
+"""Maps (actor, critic, batch) to the loss of the actor and metrics."""
 
 DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)
 """One gradient step on 256 transitions per env step after the first 10,000, from the newest million."""
@@ -230,39 +234,52 @@ def update(td3: TD3, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     batch = first_n_step_transitions(sample.trajectory, td3.config.discount, td3.config.n_step)
     batch = batch._replace(action=td3.actions.to_unit(batch.action))
     importance = importance_weights(sample.probability, sample.num_windows, td3.beta(state.num_updates))
-    extra: TD3Extra = state.extra
 
-    target = smoothed_targets(td3, extra, batch, target_key)
+    target = smoothed_targets(td3, state.extra, batch, target_key)
+    state, error, metrics = update_critic(td3, state, batch, target, importance)
+    state, actor_metrics = update_when_due(td3, state, batch, partial(actor_loss, td3))
+    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+
+
+def update_critic(
+    td3: TD3, state: LearnerState, batch: Transitions, target: Array, importance: Array
+) -> tuple[LearnerState, Array, Metrics]:
+    """Returns the state after one gradient step of the critics, their errors [E, N], and metrics."""
+    extra: TD3Extra = state.extra
     grads, (error, metrics) = jax.grad(partial(critic_loss, td3), has_aux=True)(extra.critic, batch, target, importance)
     steps, critic_opt = optimizers(td3)["critic"].update(
         grads, state.opt_state["critic"], extra.critic, num_updates=state.num_updates
     )
     metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
     metrics |= current_values({"learning_rate": td3.rates["actor"]}, state.num_updates)
-    num_gradient_steps = extra.num_gradient_steps + 1
     critic = optax.apply_updates(extra.critic, steps)
-    extra = dataclasses.replace(extra, critic=critic, num_gradient_steps=num_gradient_steps)
+    extra = dataclasses.replace(extra, critic=critic, num_gradient_steps=extra.num_gradient_steps + 1)
     state = dataclasses.replace(state, extra=extra, opt_state={**state.opt_state, "critic": critic_opt})
+    return state, error, metrics
 
-    actor_step = partial(update_actor_and_targets, td3, batch)
+
+def update_when_due(
+    td3: TD3, state: LearnerState, batch: Transitions, loss: ActorLossFn
+) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one step of the actor and all targets if it is due, and metrics."""
+    actor_step = partial(update_actor_and_targets, td3, batch, loss)
     if td3.config.policy_delay == 1:
-        state, actor_metrics = actor_step(state)
-    else:
-        # The loss is computed at every step, because metrics are averaged over gradient steps.
-        is_due = num_gradient_steps % td3.config.policy_delay == 0
-        state, actor_metrics = jax.lax.cond(
-            is_due,
-            actor_step,
-            lambda old: (old, actor_loss(td3, old.params["actor"], old.extra.critic, batch)[1]),
-            state,
-        )
-    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+        return actor_step(state)
+    # The loss is computed at every step, because metrics are averaged over gradient steps.
+    return jax.lax.cond(
+        state.extra.num_gradient_steps % td3.config.policy_delay == 0,
+        actor_step,
+        lambda old: (old, loss(old.params["actor"], old.extra.critic, batch)[1]),
+        state,
+    )
 
 
-def update_actor_and_targets(td3: TD3, batch: Transitions, state: LearnerState) -> tuple[LearnerState, Metrics]:
+def update_actor_and_targets(
+    td3: TD3, batch: Transitions, loss: ActorLossFn, state: LearnerState
+) -> tuple[LearnerState, Metrics]:
     """Returns the state after one gradient step of the actor and one step of all targets; and metrics before the step."""
     extra, actor, tau = state.extra, state.params["actor"], td3.config.tau
-    grads, metrics = jax.grad(partial(actor_loss, td3), has_aux=True)(actor, extra.critic, batch)
+    grads, metrics = jax.grad(loss, has_aux=True)(actor, extra.critic, batch)
     steps, actor_opt = optimizers(td3)["actor"].update(
         grads, state.opt_state["actor"], actor, num_updates=state.num_updates
     )

@@ -1,0 +1,160 @@
+"""Conservative Q-learning (CQL) for continuous actions. Source: Kumar et al. 2020 (arXiv:2006.04779), CQL(H) of equation 4.
+
+`docs/algorithms/offline.md` has the equations of all offline algorithms.
+"""
+
+import dataclasses
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from agents.api import Array, LearnerState, Metrics, Observation, Params, Replay, ReplayAgent, ReplayConfig, Sample
+from agents.networks.config import NetworkConfig
+from agents.ops import validate
+from agents.ops.action_scaling import sync_random_acting
+from agents.ops.gradient_descent import descend
+from agents.ops.n_step import Transitions, first_n_step_transitions
+from agents.ops.returns import weighted_mean
+from agents.ops.schedules import current_values
+from agents.ops.target_update import polyak
+from agents.sac import (
+    SAC,
+    SACConfig,
+    SACExtra,
+    act,
+    actor_loss,
+    build_sac,
+    critic_loss,
+    init,
+    optimizers,
+    sample_actions,
+    temperature_gradient,
+)
+from envpool_bridge.spec.specs import EnvSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class CQLConfig(SACConfig):
+    """Hyper-parameters of SAC, and those of CQL.
+
+    Attributes:
+        conservative_weight: alpha: weight of the difference between the soft maximum of action values and the values of recorded
+            actions.
+        num_sampled_actions: Actions each of which are uniform, of the policy, and of the policy at the next observation, to
+            estimate the soft maximum.
+    """
+
+    replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    actor_learning_rate: float = 1e-4
+    conservative_weight: float = 5.0
+    num_sampled_actions: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate.at_least_one(self, "num_sampled_actions")
+        validate.not_negative(self, "conservative_weight")
+
+
+class CQL(NamedTuple):
+    """CQL, bound to its configuration and an environment's spec.
+
+    Attributes:
+        config: Hyper-parameters.
+        sac: Its parts that are those of SAC.
+    """
+
+    config: CQLConfig
+    sac: SAC
+
+
+def make_cql(config: CQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
+    """Returns a CQL agent, for continuous actions; raises UserError as `make_sac` does."""
+    cql = CQL(config, build_sac(config, spec, network))
+    sync = partial(sync_random_acting, config.random_updates)
+    return ReplayAgent(
+        name="cql",
+        init=partial(init, cql.sac),
+        initial_agent_state=cql.sac.actor.initial_state,
+        act=partial(act, cql.sac),
+        update=partial(update, cql),
+        extras={},
+        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
+    )
+
+
+def update(cql: CQL, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
+    """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed.
+
+    The order is SAC's: critics, actor, temperature, targets. Targets have no entropy term.
+    """
+    target_key, conservative_key, actor_key = jax.random.split(key, 3)
+    sac, now = cql.sac, state.num_updates
+    batch = first_n_step_transitions(sample.trajectory, cql.config.discount, cql.config.n_step)
+    batch = batch._replace(action=sac.actions.to_unit(batch.action))
+    extra: SACExtra = state.extra
+    actor, optimizer, opt_state = state.params["actor"], optimizers(sac), dict(state.opt_state)
+
+    next_action, _ = sample_actions(sac, actor, batch.next_observation, target_key)
+    bootstrap = jnp.min(sac.critics.values(extra.target_critic, batch.next_observation, next_action), axis=0)
+    target = batch.reward + batch.discount * bootstrap
+    loss = partial(conservative_loss, cql, actor=actor, batch=batch, target=target, key=conservative_key)
+    grads, (error, metrics) = jax.grad(loss, has_aux=True)(extra.critic)
+    critic, opt_state["critic"] = descend(optimizer["critic"], grads, opt_state["critic"], extra.critic, now)
+
+    grads, actor_metrics = jax.grad(partial(actor_loss, sac), has_aux=True)(
+        actor, critic, extra.log_temperature, batch, actor_key
+    )
+    actor, opt_state["actor"] = descend(optimizer["actor"], grads, opt_state["actor"], actor, now)
+
+    log_temperature = extra.log_temperature
+    if cql.config.autotune_temperature:
+        gradient = temperature_gradient(sac, log_temperature, actor_metrics["policy/entropy"])
+        log_temperature, opt_state["temperature"] = descend(
+            optimizer["temperature"], gradient, opt_state["temperature"], log_temperature, now
+        )
+
+    target_critic = polyak(extra.target_critic, critic, cql.config.tau)
+    extra = SACExtra(critic, target_critic, log_temperature, extra.num_gradient_steps + 1)
+    state = LearnerState({**state.params, "actor": actor}, opt_state, now, extra)
+    metrics |= actor_metrics | current_values({"learning_rate": sac.rates["actor"]}, now)
+    return state, metrics, jnp.mean(jnp.abs(error), axis=0)
+
+
+def conservative_loss(
+    cql: CQL, critic: Params, *, actor: Params, batch: Transitions, target: Array, key: Array
+) -> tuple[Array, tuple[Array, Metrics]]:
+    """Returns SAC's loss + alpha E[log sum exp Q - Q(o, a)], summed over critics; the errors [E, N]; and metrics.
+
+    Consumes `key`.
+    """
+    error_loss, (error, metrics) = critic_loss(cql.sac, critic, batch, target, jnp.ones_like(target))
+    recorded = cql.sac.critics.values(critic, batch.observation, batch.action)
+    gap = soft_maximum(cql, critic, actor, batch, key) - recorded
+    conservative = jnp.sum(jax.vmap(lambda row: weighted_mean(row, batch.weight))(gap))
+    loss = error_loss + cql.config.conservative_weight * conservative
+    return loss, (error, metrics | {"loss/critic": loss, "loss/conservative": conservative})
+
+
+def soft_maximum(cql: CQL, critic: Params, actor: Params, batch: Transitions, key: Array) -> Array:
+    """Returns [E, N] float32: log sum exp of Q(o, a) - log q(a) over sampled actions (appendix F). Consumes `key`.
+
+    A third each of the actions is uniform, of the policy at o, and of the policy at o' (but valued at o).
+    """
+    uniform_key, policy_key, next_key = jax.random.split(key, 3)
+    count, size = cql.config.num_sampled_actions, cql.sac.actions.size
+
+    def repeated(observation: Observation) -> Observation:
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), observation)
+
+    here, after = repeated(batch.observation), repeated(batch.next_observation)
+    uniform = jax.random.uniform(uniform_key, (count, *batch.reward.shape, size), minval=-1.0)
+    log_uniform = jnp.full(uniform.shape[:-1], -size * jnp.log(2.0))
+    pairs = [
+        (uniform, log_uniform),
+        sample_actions(cql.sac, actor, here, policy_key),
+        sample_actions(cql.sac, actor, after, next_key),
+    ]
+    corrected = [cql.sac.critics.values(critic, here, action) - log_prob for action, log_prob in pairs]
+    return jax.nn.logsumexp(jnp.concatenate(corrected, axis=1), axis=1)

@@ -1,0 +1,326 @@
+"""Offline algorithms against formulas written out: one gradient step from the same networks."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from agents.api import Mode, ReplayConfig, Sample, Trajectory
+from agents.awac import AWACConfig, build_awac, make_awac
+from agents.bc import BCConfig, make_bc
+from agents.catalog import AGENTS
+from agents.cql import CQL, CQLConfig, make_cql
+from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
+from agents.dqn import build_dqn
+from agents.iql import IQLConfig, build_iql, make_iql
+from agents.networks.config import NetworkConfig
+from agents.ops.optimizers import OptimizerConfig
+from agents.sac import build_sac
+from agents.td3_bc import TD3BCConfig, make_td3_bc
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+
+N, D = 6, 2
+SPEC = EnvSpec("test", ArraySpec((3,), "float32"), ArraySpec((D,), "float32", -2.0, 2.0))
+DISCRETE = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(4))
+NETWORK = NetworkConfig(hidden_sizes=(5,), activation="tanh")
+REPLAY = ReplayConfig(batch_size=N)
+RATE = 0.01
+KEY = jax.random.key(7)
+
+
+def sample_of(spec=SPEC, seed=1):
+    """One-step windows: the third terminates, the fourth is truncated, the last only resets."""
+    rng = np.random.default_rng(seed)
+    no = np.zeros((1, N), bool)
+    terminated, truncated, valid = no.copy(), no.copy(), ~no
+    terminated[0, 2], truncated[0, 3], valid[0, -1] = True, True, False
+    is_discrete = isinstance(spec.action, DiscreteSpec)
+    action = (
+        rng.integers(0, 4, (1, N)).astype(np.int32) if is_discrete else rng.uniform(-2, 2, (1, N, D)).astype(np.float32)
+    )
+    trajectory = Trajectory(
+        observation=rng.normal(size=(2, N, 3)).astype(np.float32),
+        is_first=np.zeros((2, N), bool),
+        action=action,
+        reward=rng.normal(size=(1, N)).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        policy_version=np.zeros((1, N), np.int32),
+        extras={},
+    )
+    return Sample(jax.tree.map(jnp.asarray, trajectory), jnp.full(N, 0.1), jnp.int32(10))
+
+
+def parts(sample):
+    """Observation, unit action, reward, 1 - terminated, next observation and weight of the first steps."""
+    steps = sample.trajectory
+    weight = steps.valid[0].astype(jnp.float32)
+    going = 1.0 - steps.terminated[0]
+    return steps.observation[0], steps.action[0] / 2.0, steps.reward[0], going, steps.observation[1], weight
+
+
+def mean(values, weight):
+    return jnp.sum(values * weight) / jnp.sum(weight)
+
+
+def shaken(state, seed=3):
+    """A state whose target networks differ from the learned ones."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32) if leaf.dtype == jnp.float32 else leaf,
+        state,
+    )
+
+
+def start(agent):
+    state = agent.init(jax.random.key(0))
+    return dataclasses.replace(state, params=shaken(state.params), extra=shaken(state.extra, 4))
+
+
+def adam(params, gradient):
+    """First step of Adam with bias correction: the sign of the gradient, nearly."""
+    return jax.tree.map(lambda p, g: p - RATE * g / (jnp.abs(g) + 1e-8), params, gradient)
+
+
+def assert_close(actual, expected):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), actual, expected)
+
+
+def test_bc_maximizes_the_likelihood_of_recorded_actions():
+    agent = make_bc(BCConfig(REPLAY, learning_rate=RATE), DISCRETE, NETWORK)
+    state, sample = start(agent), sample_of(DISCRETE)
+    observation, _, _, _, _, weight = parts(sample)
+
+    def loss(params):
+        weights = params["branch"]["params"]
+        names = sorted(weights)
+        assert names == ["head", "torso"] or len(names) == 2, names
+        hidden = jnp.tanh(observation @ weights[names[1]]["Dense_0"]["kernel"] + weights[names[1]]["Dense_0"]["bias"])
+        head = weights[names[0]]["Dense_0"]
+        logits = hidden @ head["kernel"] + head["bias"]
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), sample.trajectory.action[0][:, None], axis=1)[:, 0]
+        return -mean(chosen, weight)
+
+    after, metrics, _ = jax.jit(agent.update)(state, sample, KEY)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(state.params)
+    assert_close(metrics["loss/total"], value)
+    assert_close(after.params, adam(state.params, gradient))
+
+
+def test_bc_of_continuous_actions_approaches_them():
+    agent = make_bc(BCConfig(REPLAY, learning_rate=0.02), SPEC, NETWORK)
+    state, sample = agent.init(jax.random.key(0)), sample_of()
+    update = jax.jit(agent.update)
+    for _ in range(2000):
+        state, _, _ = update(state, sample, KEY)
+    keys = jax.random.split(KEY, N)
+    action, _, _ = agent.act(state.params, sample.trajectory.observation[0], (), jnp.zeros(N, bool), keys, Mode.GREEDY)
+    np.testing.assert_allclose(action[:-1], sample.trajectory.action[0][:-1], atol=0.3)
+
+
+def test_iql_step_is_that_of_its_equations():
+    config = IQLConfig(
+        REPLAY,
+        discount=0.9,
+        tau=0.25,
+        expectile=0.8,
+        inverse_temperature=2.0,
+        max_weight=3.0,
+        actor_learning_rate=RATE,
+        critic_learning_rate=RATE,
+        value_learning_rate=RATE,
+    )
+    agent, iql = make_iql(config, SPEC, NETWORK), build_iql(config, SPEC, NETWORK)
+    state, sample = start(agent), sample_of()
+    observation, action, reward, going, following, weight = parts(sample)
+
+    def value_loss(params, recorded):
+        u = recorded - iql.value.values(params, observation)
+        return mean(jnp.abs(0.8 - (u < 0)) * u**2, weight)
+
+    def actor_loss(params, advantage):
+        centre = iql.actor.mean(params, observation)
+        log_std = jnp.clip(params["log_std"], -5.0, 2.0)
+        density = -0.5 * ((action - centre) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+        return -mean(jnp.minimum(jnp.exp(2.0 * advantage), 3.0) * density.sum(-1), weight)
+
+    def critic_loss(params, goal):
+        errors = iql.critics.values(params, observation, action) - goal
+        return 0.5 * sum(mean(errors[number] ** 2, weight) for number in range(2))
+
+    @jax.jit
+    def reference(actor, critic, target, value):
+        recorded = jnp.min(iql.critics.values(target, observation, action), axis=0)
+        value = adam(value, jax.grad(value_loss)(value, recorded))
+        actor = adam(actor, jax.grad(actor_loss)(actor, recorded - iql.value.values(value, observation)))
+        goal = reward + 0.9 * going * iql.value.values(value, following)
+        errors = jnp.abs(iql.critics.values(critic, observation, action) - goal).mean(0) * weight
+        critic = adam(critic, jax.grad(critic_loss)(critic, goal))
+        target = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, target, critic)
+        return actor, critic, target, value, errors
+
+    extra = state.extra
+    after, _, priority = jax.jit(agent.update)(state, sample, KEY)
+    actual = (after.params, after.extra.critic, after.extra.target_critic, after.extra.value, priority)
+    assert_close(actual, reference(state.params, extra.critic, extra.target_critic, extra.value))
+
+
+def test_td3_bc_actor_is_pulled_to_recorded_actions():
+    config = TD3BCConfig(REPLAY, policy_delay=1, target_noise=0.0, actor_learning_rate=RATE, value_weight=1.5)
+    agent = make_td3_bc(config, SPEC, NETWORK)
+    from agents.td3 import build_td3
+
+    td3 = build_td3(config, SPEC, NETWORK)
+    state, sample = start(agent), sample_of()
+    observation, action, _, _, _, weight = parts(sample)
+    after, metrics, _ = jax.jit(agent.update)(state, sample, KEY)
+
+    def loss(actor):
+        chosen = td3.actor.action(actor, observation)
+        value = td3.critics.values(after.extra.critic, observation, chosen)[0]
+        scale = 1.5 / jax.lax.stop_gradient(mean(jnp.abs(value), weight))
+        return -scale * mean(value, weight) + mean(((chosen - action) ** 2).mean(-1), weight)
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(state.params["actor"])
+    assert_close(metrics["loss/actor"], value)
+    assert_close(after.params["actor"], adam(state.params["actor"], gradient))
+
+
+def test_awac_step_is_that_of_its_equations():
+    config = AWACConfig(
+        REPLAY, discount=0.9, temperature=0.5, max_weight=4.0, actor_learning_rate=RATE, critic_learning_rate=RATE
+    )
+    agent, awac = make_awac(config, SPEC, NETWORK), build_awac(config, SPEC, NETWORK)
+    state, sample = start(agent), sample_of()
+    observation, action, reward, going, following, weight = parts(sample)
+    target_key, baseline_key = jax.random.split(KEY)
+
+    def sampled_value(critic, at, key):
+        noise = jnp.stack([jax.random.normal(one, (D,)) for one in jax.random.split(key, N)])
+        std = jnp.exp(jnp.clip(state.params["log_std"], -5.0, 2.0))
+        chosen = jnp.clip(awac.actor.mean(state.params, at) + std * noise, -1.0, 1.0)
+        return jnp.min(awac.critics.values(critic, at, chosen), axis=0)
+
+    def critic_loss(params, goal):
+        errors = awac.critics.values(params, observation, action) - goal
+        return 0.5 * sum(mean(errors[number] ** 2, weight) for number in range(2))
+
+    def actor_loss(params, advantage):
+        log_prob = awac.actor.log_prob(params, observation, action)
+        return -mean(jnp.minimum(jnp.exp(advantage / 0.5), 4.0) * log_prob, weight)
+
+    @jax.jit
+    def reference(actor, critic, target):
+        goal = reward + 0.9 * going * sampled_value(target, following, target_key)
+        critic = adam(critic, jax.grad(critic_loss)(critic, goal))
+        advantage = jnp.min(awac.critics.values(critic, observation, action), axis=0)
+        advantage -= sampled_value(critic, observation, baseline_key)
+        return adam(actor, jax.grad(actor_loss)(actor, advantage)), critic
+
+    after, _, _ = jax.jit(agent.update)(state, sample, KEY)
+    expected = reference(state.params, state.extra.critic, state.extra.target_critic)
+    assert_close((after.params, after.extra.critic), expected)
+
+
+def test_cql_critics_value_recorded_actions_above_others():
+    config = CQLConfig(REPLAY, discount=0.9, critic_learning_rate=RATE, conservative_weight=2.0, num_sampled_actions=3)
+    agent = make_cql(config, SPEC, NETWORK)
+    cql = CQL(config, build_sac(config, SPEC, NETWORK))
+    sac = cql.sac
+    state, sample = start(agent), sample_of()
+    observation, action, reward, going, following, weight = parts(sample)
+    actor = state.params["actor"]
+    target_key, conservative_key, _ = jax.random.split(KEY, 3)
+    uniform_key, policy_key, next_key = jax.random.split(conservative_key, 3)
+
+    def drawn(at, key, count):
+        gaussian = sac.actor.parameters(actor, at)
+        raw = gaussian.mean + jnp.exp(gaussian.log_std) * jax.random.normal(key, (*count, N, D))
+        normal = (
+            -0.5 * ((raw - gaussian.mean) / jnp.exp(gaussian.log_std)) ** 2 - gaussian.log_std - 0.5 * np.log(2 * np.pi)
+        )
+        return jnp.tanh(raw), (normal - jnp.log1p(-(jnp.tanh(raw) ** 2))).sum(-1)
+
+    def critic_loss(params, goal, candidates):
+        values = sac.critics.values(params, observation, action)
+        total = 0.0
+        for number in range(2):
+            rows = [
+                sac.critics.values(params, observation, actions[place])[number] - log_prob[place]
+                for actions, log_prob in candidates
+                for place in range(3)
+            ]
+            soft = jax.nn.logsumexp(jnp.stack(rows), axis=0)
+            total += 0.5 * mean((values[number] - goal) ** 2, weight) + 2.0 * mean(soft - values[number], weight)
+        return total
+
+    @jax.jit
+    def reference(critic, target):
+        following_action, _ = drawn(following, target_key, ())
+        goal = reward + 0.9 * going * jnp.min(sac.critics.values(target, following, following_action), axis=0)
+        uniform = jax.random.uniform(uniform_key, (3, N, D), minval=-1.0)
+        candidates = [(uniform, jnp.full((3, N), -D * np.log(2.0)))]
+        candidates += [drawn(observation, policy_key, (3,)), drawn(following, next_key, (3,))]
+        value, gradient = jax.value_and_grad(critic_loss)(critic, goal, candidates)
+        return value, adam(critic, gradient)
+
+    after, metrics, _ = jax.jit(agent.update)(state, sample, KEY)
+    value, critic = reference(state.extra.critic, state.extra.target_critic)
+    np.testing.assert_allclose(metrics["loss/critic"], value, rtol=1e-4)
+    assert_close(after.extra.critic, critic)
+
+
+def test_discrete_cql_adds_the_gap_of_its_equation():
+    config = DiscreteCQLConfig(
+        REPLAY, learning_rate=RATE, conservative_weight=0.5, discount=0.9, optimizer=OptimizerConfig(epsilon=1e-8)
+    )
+    agent, dqn = make_discrete_cql(config, DISCRETE, NETWORK), build_dqn(config, DISCRETE, NETWORK)
+    state, sample = start(agent), sample_of(DISCRETE)
+    observation, _, reward, going, following, weight = parts(sample)
+    action = sample.trajectory.action[0]
+
+    def q(params, at):
+        return dqn.values.mean(dqn.net.outputs(params, at, None))
+
+    def loss(params):
+        best = jnp.argmax(q(params, following), axis=1)
+        goal = reward + 0.9 * going * jax.lax.stop_gradient(q(state.extra.target, following)[jnp.arange(N), best])
+        chosen = q(params, observation)[jnp.arange(N), action]
+        huber = optax.losses.huber_loss(chosen, goal, delta=config.huber_delta)
+        gap = jax.nn.logsumexp(q(params, observation), axis=1) - chosen
+        return mean(huber, weight) + 0.5 * mean(gap, weight)
+
+    after, metrics, _ = jax.jit(agent.update)(state, sample, KEY)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(state.params["network"])
+    assert_close(metrics["loss/total"], value)
+    assert_close(after.params["network"], adam(state.params["network"], gradient))
+
+
+@pytest.mark.parametrize("name", ["awac", "cql", "iql", "td3_bc"])
+def test_continuous_algorithms_reject_discrete_actions(name):
+    with pytest.raises(UserError, match="expected continuous actions"):
+        AGENTS[name].make(AGENTS[name].config(), DISCRETE, NETWORK)
+
+
+@pytest.mark.parametrize("name", ["awac", "bc", "cql", "discrete_cql", "iql", "td3_bc"])
+def test_settings_out_of_range_are_rejected(name):
+    wrong = {"bc": "learning_rate", "discrete_cql": "learning_rate"}.get(name, "actor_learning_rate")
+    with pytest.raises(UserError, match=f"{wrong} must be positive"):
+        AGENTS[name].config(**{wrong: 0.0})
+
+
+def test_greedy_actions_are_the_mean_and_samples_are_legal():
+    agent = make_iql(IQLConfig(REPLAY), SPEC, NETWORK)
+    state, observation = start(agent), sample_of().trajectory.observation[0]
+    act = partial(agent.act, state.params, observation, (), jnp.zeros(N, bool))
+    greedy = [act(jax.random.split(jax.random.key(seed), N), Mode.GREEDY)[0] for seed in (0, 1)]
+    np.testing.assert_array_equal(*greedy)
+    sampled = act(jax.random.split(KEY, N), Mode.SAMPLE)[0]
+    assert (np.abs(sampled) <= 2.0).all()
+    assert not np.array_equal(sampled, greedy[0])
