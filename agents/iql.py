@@ -57,7 +57,8 @@ class IQLConfig:
         actor_learning_rate: Initial learning rate of the actor.
         critic_learning_rate: Initial learning rate of the critics.
         value_learning_rate: Initial learning rate of V.
-        actor_schedule: Change of the actor's learning rate over the run; the paper's is "cosine".
+        learning_rate_schedule: Change of all learning rates over the run.
+        actor_schedule: Change of the actor's learning rate over the run, as a further factor; the paper's is "cosine".
         optimizer: Settings of all optimizers, each with its own state.
         num_critics: E; the smallest of their values counts.
     """
@@ -72,6 +73,7 @@ class IQLConfig:
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4
     value_learning_rate: float = 3e-4
+    learning_rate_schedule: ScheduleConfig = CONSTANT
     actor_schedule: ScheduleConfig = CONSTANT
     optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-8)
     num_critics: int = 2
@@ -142,17 +144,20 @@ def build_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> IQL:
     """Returns the networks and schedules; raises UserError as `make_iql` does."""
     validate_plain_network("IQL", network)
     actions, total = continuous_actions(spec), config.total_updates
+    factor = make_schedule(config.actor_schedule, 1.0, total)
+    initial = {
+        "actor": config.actor_learning_rate,
+        "critic": config.critic_learning_rate,
+        "value": config.value_learning_rate,
+    }
+    rates = {name: make_schedule(config.learning_rate_schedule, rate, total) for name, rate in initial.items()}
     return IQL(
         config,
         actions,
         make_gaussian_actor(network, spec, actions.size),
         make_critics(network, spec, actions.size, config.num_critics),
         make_state_value(network, spec),
-        {
-            "actor": make_schedule(config.actor_schedule, config.actor_learning_rate, total),
-            "critic": make_schedule(CONSTANT, config.critic_learning_rate, total),
-            "value": make_schedule(CONSTANT, config.value_learning_rate, total),
-        },
+        {**rates, "actor": lambda num_updates: rates["actor"](num_updates) * factor(num_updates)},
     )
 
 

@@ -19,6 +19,8 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.record import RecordConfig, record
 from jaxsrl.experiment import Experiment
 from jaxsrl.replay.host.buffer import HostBuffer
+from jaxsrl.training.train import TrainingLoop
+from tests.support.compilations import compilations
 from tests.support.run_configs import run_config
 
 CARTPOLE = EnvConfig("CartPole-v1")
@@ -226,3 +228,19 @@ def test_what_does_not_fit_is_rejected_before_anything_starts(recorded, tmp_path
         experiment(tmp_path, recorded, dataset_path=str(tmp_path / "none")).train(quiet=True)
     assert not (tmp_path / "run" / "checkpoints").exists()
     assert (recorded.path / leaf_file("reward")).exists()
+
+
+def test_nothing_compiles_after_the_first_update(recorded, tmp_path, monkeypatch):
+    compiled: list[int] = []
+    original = TrainingLoop.after_update
+
+    def after_update(self, learner):
+        original(self, learner)
+        compiled.append(len(programs))
+
+    monkeypatch.setattr(TrainingLoop, "after_update", after_update)
+    with compilations() as programs:
+        experiment(tmp_path, recorded, checkpoint_interval_updates=2).train(quiet=True)
+    assert len(compiled) == STEPS // GRADIENTS
+    assert compiled[0] > 0
+    assert programs[compiled[0] :] == []
