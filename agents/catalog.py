@@ -14,6 +14,7 @@ from agents.cql import CQLConfig, make_cql
 from agents.ddpg import DDPGConfig, make_ddpg
 from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.dqn import DQNConfig, make_dqn
+from agents.dreamer import DreamerConfig, make_dreamer
 from agents.impala import IMPALAConfig, make_impala
 from agents.iql import IQLConfig, make_iql
 from agents.maddpg import MADDPGConfig, make_maddpg
@@ -52,6 +53,7 @@ AGENTS: dict[str, Algorithm] = {
     "ddpg": Algorithm(DDPGConfig, make_ddpg),
     "discrete_cql": Algorithm(DiscreteCQLConfig, make_discrete_cql),
     "dqn": Algorithm(DQNConfig, make_dqn),
+    "dreamer": Algorithm(DreamerConfig, make_dreamer),
     "impala": Algorithm(IMPALAConfig, make_impala),
     "iql": Algorithm(IQLConfig, make_iql),
     "maddpg": Algorithm(MADDPGConfig, make_maddpg),

@@ -3,13 +3,15 @@
 import dataclasses
 from typing import Any, Literal, get_args
 
+import jax
+import jax.numpy as jnp
 import optax
 
 from agents.ops import validate
 from agents.ops.schedules import scale_by_schedule
 from envpool_bridge.errors import UserError
 
-OptimizerName = Literal["adam", "adamw", "rmsprop", "sgd"]
+OptimizerName = Literal["adam", "adamw", "laprop", "rmsprop", "sgd"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,14 +19,16 @@ class OptimizerConfig:
     """Settings of an optimizer; learning rates and their schedule are fields of the algorithm.
 
     Attributes:
-        name: "adam", "adamw" (Adam with decoupled weight decay), "rmsprop" or "sgd".
-        epsilon: Added to the root of the second moment for "adam"; under the root for "rmsprop", as in TensorFlow.
+        name: "adam", "adamw" (Adam with decoupled weight decay), "laprop" (Ziyin et al. 2020, arXiv:2002.04839: the momentum of
+            scaled gradients), "rmsprop" or "sgd".
+        epsilon: Added to the root of the second moment for "adam" and "laprop"; under the root for "rmsprop", as in TensorFlow.
         weight_decay: Weight of the parameters in the step for "adamw", in the clipped gradient for the others; 0: off.
         max_grad_norm: Gradients are scaled down to this global norm; None: off.
-        decay: Decay of the running mean of squared gradients of "rmsprop".
+        adaptive_clip: The gradient of each array is scaled down to this share of the array's norm; None: off.
+        decay: Decay of the running mean of squared gradients of "rmsprop" and "laprop".
         initial_scale: Initial value of that mean. 1 as in TensorFlow: steps are those of plain gradient descent until it has
             decayed, after about 1,000 updates. 0: the first step is up to 10 times the learning rate per weight.
-        momentum: Decay of the running sum of steps of "rmsprop" and "sgd"; 0: off.
+        momentum: Decay of the running sum of steps of "rmsprop" and "sgd", of their running mean of "laprop"; 0: off.
         accumulate: Gradient steps whose mean gradient makes one step of the optimizer.
     """
 
@@ -32,6 +36,7 @@ class OptimizerConfig:
     epsilon: float = 1e-5
     weight_decay: float = 0.0
     max_grad_norm: float | None = None
+    adaptive_clip: float | None = None
     decay: float = 0.99
     initial_scale: float = 1.0
     momentum: float = 0.0
@@ -40,14 +45,16 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if self.name not in get_args(OptimizerName):
             raise UserError(f"the optimizer must be one of {', '.join(get_args(OptimizerName))}: got {self.name!r}")
-        validate.positive(self, "epsilon", "max_grad_norm")
+        validate.positive(self, "epsilon", "max_grad_norm", "adaptive_clip")
         validate.not_negative(self, "weight_decay", "initial_scale")
         validate.at_least_one(self, "accumulate")
         for name in ("decay", "momentum"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"{name} must lie in [0, 1): got {getattr(self, name)}")
-        if self.momentum and self.name not in ("rmsprop", "sgd"):
-            raise UserError(f"momentum is for 'rmsprop' and 'sgd': got {self.momentum} with {self.name!r}; set it to 0")
+        if self.momentum and self.name not in ("laprop", "rmsprop", "sgd"):
+            raise UserError(
+                f"momentum is for 'laprop', 'rmsprop' and 'sgd': got {self.momentum} with {self.name!r}; set it to 0"
+            )
 
 
 def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
@@ -58,11 +65,16 @@ def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.Gradi
         rate: Learning rate, a function of the argument `num_updates` of the optimizer's `update`.
     """
     steps = [] if config.max_grad_norm is None else [optax.clip_by_global_norm(config.max_grad_norm)]
+    if config.adaptive_clip is not None:
+        steps += [clip_by_parameters(config.adaptive_clip)]
     decay = [optax.add_decayed_weights(config.weight_decay)] if config.weight_decay else []
     if config.name == "adamw":
         steps += [optax.scale_by_adam(eps=config.epsilon), *decay]
     elif config.name == "adam":
         steps += [*decay, optax.scale_by_adam(eps=config.epsilon)]
+    elif config.name == "laprop":
+        scale = optax.scale_by_rms(config.decay, config.epsilon, eps_in_sqrt=False, bias_correction=True)
+        steps += [*decay, scale, optax.ema(config.momentum)]
     else:
         scale = [optax.scale_by_rms(config.decay, config.epsilon, config.initial_scale)]
         momentum = [optax.trace(config.momentum)] if config.momentum else []
@@ -72,3 +84,23 @@ def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.Gradi
         return optimizer
     several: Any = optax.MultiSteps(optimizer, config.accumulate)
     return optax.GradientTransformationExtraArgs(several.init, several.update)
+
+
+def clip_by_parameters(share: float, smallest_norm: float = 1e-3) -> optax.GradientTransformation:
+    """Returns a transformation that scales each gradient array down to `share` of the norm of its parameters.
+
+    Source: Brock et al. 2021 (arXiv:2102.06171), section 4.1, of whole arrays as in DreamerV3 instead of single units.
+
+    Args:
+        share: Largest norm of a gradient array, as a multiple of its parameters' norm.
+        smallest_norm: Norm of parameters that are smaller, or all zero.
+    """
+
+    def clip(gradient: jax.Array, parameters: jax.Array) -> jax.Array:
+        largest = share * jnp.maximum(jnp.linalg.norm(parameters.ravel()), smallest_norm)
+        return gradient / jnp.maximum(1.0, jnp.linalg.norm(gradient.ravel()) / largest)
+
+    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+        return jax.tree.map(clip, updates, params), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)  # pyright: ignore[reportArgumentType]

@@ -56,6 +56,33 @@ def gae(
     return advantages
 
 
+def lambda_returns(reward: Array, discount: Array, value: Array, bootstrap: Array, lambda_: float | Array) -> Array:
+    """Returns R_t = r_{t+1} + g_{t+1} ((1 - lambda_{t+1}) V_{t+1} + lambda_{t+1} R_{t+1}) for t < H, with R_H = bootstrap.
+
+    Examples:
+        >>> one = jnp.ones([2])
+        >>> lambda_returns(one, 0.5 * one, 4.0 * one, jnp.array(8.0), lambda_=1.0).tolist()
+        [3.5, 5.0]
+
+    Args:
+        reward: [H, ...] float32, r_{t+1}: of the step that arrives at state t + 1.
+        discount: [H, ...] float32, g_{t+1}: 0 where state t + 1 is terminal.
+        value: [H, ...] float32, V_{t+1}.
+        bootstrap: [...] float32, the return at the last state.
+        lambda_: in [0, 1]; an array [H, ...] where it differs: 0 where an episode was cut at state t + 1.
+
+    Source: Sutton and Barto 2018, eq. 12.18.
+    """
+    mixing = jnp.broadcast_to(jnp.asarray(lambda_, reward.dtype), reward.shape)
+
+    def step(later: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        reward_t, discount_t, value_t, mixing_t = inputs
+        total = reward_t + discount_t * ((1.0 - mixing_t) * value_t + mixing_t * later)
+        return total, total
+
+    return jax.lax.scan(step, bootstrap, (reward, discount, value, mixing), reverse=True, unroll=8)[1]
+
+
 def monte_carlo(
     reward: Array, value: Array, terminated: Array, truncated: Array, valid: Array, *, discount: float
 ) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ from agents.api import ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
 from agents.search.game import GameFn, GameStep
+from agents.world_models.sizes import WorldModelConfig
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 
 REPLAYING = sorted(
@@ -20,6 +21,13 @@ CONTINUOUS = {"awac", "cql", "ddpg", "iql", "maddpg", "sac", "td3", "td3_bc"}
 TEAMS, REMEMBERING = {"vdn", "qmix", "maddpg"}, {"r2d2"}
 SMALL = {
     "r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "stride": 2},
+    "dreamer": {
+        "model": WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2),
+        "burn_in": 1,
+        "sequence_length": 3,
+        "stride": 1,
+        "imagination_length": 2,
+    },
     "alphazero": {"game": "tests.contract.replaying_agents:toy_game", "window": 4},
 }
 WINDOWS, TEAM = 6, 2
@@ -78,7 +86,7 @@ def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:
     reward = np.repeat(rng.normal(size=(steps, WINDOWS)).astype(np.float32), team, axis=1)
     trajectory = Trajectory(
         observation=observation,
-        is_first=np.concatenate([np.zeros((1, rows), bool), ~valid[1:], np.zeros((1, rows), bool)]),
+        is_first=np.concatenate([np.zeros((1, rows), bool), ~valid]),
         action=continuous if name in CONTINUOUS else discrete,
         reward=reward,
         terminated=terminated,

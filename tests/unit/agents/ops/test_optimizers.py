@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.optimizers import OptimizerConfig, clip_by_parameters, make_optimizer
 from envpool_bridge.errors import UserError
 
 GRADIENTS = np.array([[3.0, 4.0], [0.3, -0.4], [-1.0, 2.0], [0.1, 0.2]], np.float32)
@@ -55,6 +55,29 @@ def test_momentum_sums_steps_after_an_l2_penalty(name):
     np.testing.assert_allclose(steps(config), expected, rtol=1e-5)
 
 
+def test_laprop_is_the_momentum_of_scaled_and_clipped_gradients():
+    """Both moments are corrected for their start at 0, and the clip compares whole arrays with their parameters."""
+    config = OptimizerConfig("laprop", epsilon=1e-20, adaptive_clip=0.3, decay=0.999, momentum=0.9)
+    params, mean, square, expected = START.astype(float), np.zeros(2), np.zeros(2), []
+    for number, gradient in enumerate(GRADIENTS, start=1):
+        largest = 0.3 * max(1e-3, np.sqrt((params**2).sum()))
+        clipped = gradient * min(1.0, largest / np.sqrt((gradient**2).sum()))
+        square = 0.999 * square + 0.001 * clipped**2
+        scaled = clipped / (np.sqrt(square / (1 - 0.999**number)) + 1e-20)
+        mean = 0.9 * mean + 0.1 * scaled
+        params = params - 0.1 * mean / (1 - 0.9**number)
+        expected.append(params)
+    np.testing.assert_allclose(steps(config), expected, rtol=1e-4)
+
+
+def test_an_adaptive_clip_lets_small_parameters_move():
+    zeros, gradient = {"a": jnp.zeros(2), "b": jnp.array([3.0, 4.0])}, {"a": jnp.ones(2), "b": jnp.ones(2)}
+    clip = clip_by_parameters(0.5)
+    clipped, _ = clip.update(gradient, clip.init(zeros), zeros)
+    np.testing.assert_allclose(clipped["a"], np.full(2, 0.5e-3 / np.sqrt(2)), rtol=1e-5)
+    np.testing.assert_array_equal(clipped["b"], gradient["b"])
+
+
 @pytest.mark.parametrize(
     ("config", "library"),
     [
@@ -93,12 +116,13 @@ def test_accumulate_takes_the_rate_of_the_present_update():
 @pytest.mark.parametrize(
     ("fields", "match"),
     [
-        ({"name": "lamb"}, "one of adam, adamw, rmsprop, sgd: got 'lamb'"),
+        ({"name": "lamb"}, "one of adam, adamw, laprop, rmsprop, sgd: got 'lamb'"),
         ({"max_grad_norm": 0.0}, "max_grad_norm must be positive"),
+        ({"adaptive_clip": 0.0}, "adaptive_clip must be positive"),
         ({"epsilon": 0.0}, "epsilon must be positive"),
         ({"weight_decay": -1.0}, "weight_decay must not be negative"),
         ({"decay": 1.0}, "decay must lie in"),
-        ({"momentum": 0.9}, "momentum is for 'rmsprop' and 'sgd'"),
+        ({"momentum": 0.9}, "momentum is for 'laprop', 'rmsprop' and 'sgd'"),
         ({"accumulate": 0}, "accumulate must be at least 1"),
     ],
 )

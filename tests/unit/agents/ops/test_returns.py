@@ -90,3 +90,15 @@ def test_standardize_ignores_entries_without_weight():
     np.testing.assert_allclose(got, [-1.2247449, 0.0, 1.2247449, 0.0], rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(returns.standardize(x, jnp.zeros(4)), np.zeros(4))
     assert float(returns.weighted_mean(jnp.array([jnp.nan, 2.0]), jnp.array([0.0, 1.0]))) == 2.0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_lambda_returns_are_a_loop_backwards(seed):
+    random = np.random.default_rng(seed)
+    reward, value, discount, mixing = random.normal(size=(4, 7, 3))
+    discount, mixing = 0.9 * (np.abs(discount) > 0.3), 0.8 * (np.abs(mixing) > 0.3)
+    later = random.normal(size=3)
+    got = returns.lambda_returns(*(jnp.asarray(x, jnp.float32) for x in (reward, discount, value, later, mixing)))
+    for t in reversed(range(7)):
+        later = reward[t] + discount[t] * ((1 - mixing[t]) * value[t] + mixing[t] * later)
+        np.testing.assert_allclose(got[t], later, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,1 @@
+"""World models: recurrent models of an environment in a latent space, learned from sequences and unrolled without it."""
