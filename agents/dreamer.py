@@ -37,6 +37,7 @@ from agents.ops.schedules import CONSTANT, ScheduleConfig, current_values, make_
 from agents.ops.symlog import symexp_mean, symexp_two_hot
 from agents.ops.target_update import polyak
 from agents.ops.two_hot import cross_entropy
+from agents.world_models.imagination import imagine
 from agents.world_models.layers import Head
 from agents.world_models.model import (
     NUM_ATOMS,
@@ -50,7 +51,7 @@ from agents.world_models.model import (
     predicted_discount,
     predicted_reward,
 )
-from agents.world_models.rssm import Latent, sample_stoch
+from agents.world_models.rssm import Latent
 from agents.world_models.sizes import WorldModelConfig
 from agents.world_models.windows import initial_state, load_latent, observe_window, store_state
 from envpool_bridge.errors import UserError
@@ -310,20 +311,12 @@ def loss(
     recent: tuple[Latent, Arrivals] = jax.tree.map(lambda x: x[-config.num_starts :], (observed.latent, arrived))
     latent, arrived_last = recent
     starts = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf.reshape((-1, *leaf.shape[2:]))), latent)
-    imagined = imagine(dreamer, jax.lax.stop_gradient(params), starts, imagine_key)
+    imagined = imagined_sequences(dreamer, jax.lax.stop_gradient(params), starts, imagine_key)
     return_range = follow_range(extra.return_range, imagined.returns, config.return_range_rate)
     scale, known = range_scale(return_range), arrived_last.known.reshape(-1)
     policy_loss, behavior_metrics = policy_losses(dreamer, params, imagined, scale)
     value_loss = value_losses(dreamer, params, extra.slow_value, imagined.features[:-1], imagined.returns)
-    # Real rewards replace those imagined, up to the last state, and the imagined returns bootstrap.
-    bootstrap = imagined.returns[0].reshape(arrived_last.known.shape)
-    returns = lambda_returns(
-        arrived_last.reward[1:],
-        config.discount * (1.0 - arrived_last.terminal[1:]),
-        bootstrap[1:],
-        bootstrap[-1],
-        config.lambda_ * (1.0 - arrived_last.last[1:]),
-    )
+    returns = replayed_returns(config, arrived_last, imagined.returns[0].reshape(arrived_last.known.shape))
     replay_loss = value_losses(dreamer, params, extra.slow_value, latent.features[:-1], returns)
 
     reached = imagined.weight * known
@@ -351,28 +344,17 @@ def loss(
     return total, (return_range, metrics, priority)
 
 
-def imagine(dreamer: Dreamer, params: Params, start: Latent, key: Array) -> Imagined:
+def replayed_returns(config: DreamerConfig, arrived: Arrivals, imagined: Array) -> Array:
+    """Returns [K-1, N] lambda-returns of real rewards up to the last of K states, where imagined returns [K, N] bootstrap."""
+    discount = config.discount * (1.0 - arrived.terminal[1:])
+    mixing = config.lambda_ * (1.0 - arrived.last[1:])
+    return lambda_returns(arrived.reward[1:], discount, imagined[1:], imagined[-1], mixing)
+
+
+def imagined_sequences(dreamer: Dreamer, params: Params, start: Latent, key: Array) -> Imagined:
     """Returns sequences of H steps of the policy in the world model, from N starts. `key` is consumed."""
-    config, model, num_starts = dreamer.config, dreamer.model, start.deter.shape[0]
-    latent_key, action_key = jax.random.split(key)
-    length, sizes = config.imagination_length, model.sizes
-    latent_noise = jax.random.gumbel(latent_key, (length, num_starts, sizes.stoch, sizes.classes))
-    action_noise = model.actions.noise(action_key, (length + 1, num_starts))
-
-    def choose(latent: Latent, noise: Array) -> Array:
-        return model.actions.sample(dreamer.policy(params["policy"], latent.features), noise)
-
-    def step(carry: tuple[Latent, Array], noise: tuple[Array, Array]) -> tuple[tuple[Latent, Array], tuple]:
-        deter = model.advance(params, *carry)
-        after = Latent(deter, sample_stoch(model.prior(params, deter), noise[0]))
-        reached = after, choose(after, noise[1])
-        return reached, (after.features, reached[1])
-
-    first = start, choose(start, action_noise[0])
-    _, later = jax.lax.scan(step, first, (latent_noise, action_noise[1:]))
-    features, action = (
-        jnp.concatenate([one[None], more]) for one, more in zip((start.features, first[1]), later, strict=True)
-    )
+    config, model, policy = dreamer.config, dreamer.model, partial(dreamer.policy, params["policy"])
+    features, action = imagine(model, params, policy, start, config.imagination_length, key)
     reward = predicted_reward(model, params, features)
     discount = predicted_discount(model, params, features)
     value = symexp_mean(dreamer.value(params["value"], features))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, ReplayConfig, Sample, Trajectory
-from agents.dreamer import DreamerConfig, build_dreamer, imagine, loss, make_dreamer, value_losses
+from agents.dreamer import DreamerConfig, build_dreamer, imagined_sequences, loss, make_dreamer, value_losses
 from agents.networks.config import NetworkConfig
 from agents.ops.symlog import symexp_atoms
 from agents.world_models.model import arrivals, model_losses, observe, predicted_discount, predicted_reward
@@ -190,7 +190,7 @@ def test_a_two_step_mdp_is_learned_at_the_states_that_pay():
     np.testing.assert_allclose(discount, np.where(first[1:], config.discount, 0.0), atol=0.05)
     # From state 0 the policy imagines the step to state 1, its reward of 5, and nothing after it.
     start = Latent(*(leaf.reshape((-1, *leaf.shape[2:])) for leaf in observed.latent))
-    returns = imagine(dreamer, state.params, start, jax.random.key(1)).returns[0].reshape(6, N)
+    returns = imagined_sequences(dreamer, state.params, start, jax.random.key(1)).returns[0].reshape(6, N)
     np.testing.assert_allclose(returns[first[1:]], 5.0, atol=0.4)
 
 
@@ -251,7 +251,7 @@ def test_imagined_sequences_follow_the_model_and_its_returns(case):
     params, model = state.params, dreamer.model
     observed = observe_window(model, params, windows(dreamer, spec), BURN_IN, jax.random.key(3))
     start = Latent(*(leaf[-1] for leaf in observed.latent))
-    imagined = jax.jit(partial(imagine, dreamer))(params, start, jax.random.key(4))
+    imagined = jax.jit(partial(imagined_sequences, dreamer))(params, start, jax.random.key(4))
     length, deter = CONFIG.imagination_length, model.sizes.deter
     for t in range(length):
         here = Latent(imagined.features[t, :, :deter], imagined.features[t, :, deter:].reshape(start.stoch.shape))
