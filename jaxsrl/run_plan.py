@@ -46,6 +46,7 @@ from jaxsrl.training.keep_models import KeepModels
 from jaxsrl.training.offline_trainable import OfflineTrainable
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
+from jaxsrl.training.step_recorder import check_recording
 from jaxsrl.training.stop_rules import stop_rules
 from jaxsrl.training.train import train
 from jaxsrl.training.trainable import Trainable
@@ -103,6 +104,7 @@ def run(
         plan = placement.plan
         check_run(plan, agent, source, spec, placement.resources)
         check_dataset(config, plan, agent, spec)
+        check_recording(config, plan)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
         coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
         with RunDirectory(path) if coordinator.is_main else NullRunDirectory(path) as directory:

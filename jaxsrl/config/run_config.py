@@ -44,6 +44,7 @@ OPERATION = (
     frozenset({"run.total_env_steps", "run.directory", "run.shutdown_timeout_seconds", "run.stall_timeout_seconds"})
     | {
         "run.gradient_steps",
+        "run.record",
         "run.max_hours",
         "run.target_return",
         "run.plateau_env_steps",
@@ -94,6 +95,7 @@ class RunConfig:
             run ignores it.
         init_only: patterns of paths of the arrays to take, such as "torso/*"; all if empty.
         init_optimizer: take the state of the optimizer too.
+        record: directory of a dataset that receives all steps of the run; "" for none. A resumed run continues it.
         max_hours: wall-clock hours of one process after which the run stops; 0 for no limit. The same command continues it.
         target_return: mean return at which the run stops: of greedy evaluation with `--eval.every`, otherwise of the last 100
             training episodes; None for no target.
@@ -128,6 +130,7 @@ class RunConfig:
     init_from: str = ""
     init_only: tuple[str, ...] = ()
     init_optimizer: bool = False
+    record: str = ""
     max_hours: float = 0.0
     target_return: float | None = None
     plateau_env_steps: int = 0

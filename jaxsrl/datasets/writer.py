@@ -130,8 +130,10 @@ class DatasetWriter:
         """Commits, and closes the files; idempotent."""
         if not self._files:
             return
-        self.commit()
-        self._files.close()
+        try:
+            self.commit()
+        finally:
+            self._files.close()
 
     def __enter__(self) -> Self:
         """Returns the writer itself."""

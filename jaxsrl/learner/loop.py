@@ -2,22 +2,22 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import jax
 import numpy as np
 
 from agents.api import LearnerState, Metrics, Params
-from envpool_bridge.shm.slots import SlotViews, join_slots
+from envpool_bridge.shm.slots import SlotViews
 from jaxsrl.collect.collector import Collector
-from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
-from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.replay.state import replace_learned
 
 WAIT_SECONDS = 0.2
+ObserveSlots = Callable[[Sequence[SlotViews]], None]
+"""Receiver of the full slots of a sequence, one per pool; in order of the sequences. The slots are valid during the call."""
 
 
 @dataclasses.dataclass
@@ -94,12 +94,11 @@ class Learner:
         self.previous_params, self.published = self.published, self._mesh.copy_params(self.state.params)
         self._source.publish(self.num_updates, self.published)
 
-    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+    def step(self, observe: ObserveSlots) -> bool:
         """Runs one update if a slot is full within a short wait.
 
         Args:
-            episodes: receives the slot.
-            log: receives the slot.
+            observe: receives the slots, and those that are dropped, in their order.
 
         Returns:
             Whether there was an update.
@@ -108,30 +107,24 @@ class Learner:
         if sequence is None:
             return False
         while self._drop_oldest and (newer := self._source.acquire(0.0)) is not None:
-            slot = join_slots(self._source.slots(sequence))
-            episodes.observe(slot)
-            log.observe(slot)
+            observe(self._source.slots(sequence))
             self._source.drop(sequence)
             self.stats.dropped += 1
             sequence = newer
         start = time.perf_counter()
-        self._learn(self._source.slots(sequence), episodes, log)
+        self._learn(self._source.slots(sequence), observe)
         self._source.release(sequence)
         self.stats.busy_seconds += time.perf_counter() - start
         return True
 
-    def _learn(
-        self, slots: Sequence[SlotViews], episodes: EpisodeTracker | None = None, log: EpisodeLog | None = None
-    ) -> None:
-        """Runs an update on slots, which may be released afterwards, and passes them to `episodes` and `log`."""
+    def _learn(self, slots: Sequence[SlotViews], observe: ObserveSlots | None = None) -> None:
+        """Runs an update on slots, which may be released afterwards, and passes them to `observe`."""
         batch = self._mesh.place_batch(slots)
         self.state, self.metrics = self._update(self.state, batch)
         # The host's bookkeeping runs while the device computes.
-        slot = join_slots(slots)
-        if episodes is not None and log is not None:
-            episodes.observe(slot)
-            log.observe(slot)
-        self._measure_lag(slot)
+        if observe is not None:
+            observe(slots)
+        self._measure_lag(slots)
         # On CPU the batch is the slot's own memory, so only the finished update proves that it has been read; elsewhere it
         # is a copy, and the slot is free as soon as that copy is made.
         jax.block_until_ready((self.state, self.metrics) if self._mesh.aliases_host else batch)
@@ -160,8 +153,8 @@ class Learner:
         """Returns no lines, since the main thread runs this learner."""
         return ()
 
-    def _measure_lag(self, slot: SlotViews) -> None:
-        lag = self.num_updates - slot.policy_version
+    def _measure_lag(self, slots: Sequence[SlotViews]) -> None:
+        lag = self.num_updates - np.concatenate([slot.policy_version for slot in slots], axis=1)
         self.stats.lag_sum += float(np.mean(lag))
         self.stats.lag_max = max(self.stats.lag_max, int(lag.max()))
 
@@ -189,7 +182,7 @@ class HostLearner(AnyLearner, Protocol):
 
     previous_params: Params
 
-    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+    def step(self, observe: ObserveSlots) -> bool:
         """Runs an update if it is done within a short wait; returns whether it was."""
         ...
 

@@ -7,19 +7,16 @@ released at once, so that environments never wait.
 
 import dataclasses
 import time
-from collections.abc import Callable
 
 import numpy as np
 
 from agents.api import LearnerState, Params
-from envpool_bridge.shm.slots import SlotViews, join_slots
+from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.collect.collector import Collector
-from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.learner.finite_watch import FiniteWatch
-from jaxsrl.learner.loop import WAIT_SECONDS, Learner
+from jaxsrl.learner.loop import WAIT_SECONDS, Learner, ObserveSlots
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
-from jaxsrl.metrics.episodes import EpisodeTracker
 
 
 @dataclasses.dataclass(eq=False)
@@ -61,15 +58,13 @@ class RecentTrajectories:
         self._kept: list[_Kept] = []
         self._num_collected = self.reused = self.dropped = 0
 
-    def take(
-        self, num_updates: int, timeout_seconds: float, observe: Callable[[SlotViews], None]
-    ) -> list[SlotViews] | None:
+    def take(self, num_updates: int, timeout_seconds: float, observe: ObserveSlots) -> list[SlotViews] | None:
         """Returns the copied slots to train on next, for reading only; None if nothing is kept and nothing comes in time.
 
         Args:
             num_updates: version of the learner's parameters.
             timeout_seconds: to wait for a trajectory if none is kept.
-            observe: called with every collected slot, in order; the slot's memory belongs to the environments afterwards.
+            observe: receives the slots of every sequence, in order; their memory belongs to the environments afterwards.
         """
         while (sequence := self._source.acquire(0.0)) is not None:
             self._keep(sequence, observe)
@@ -79,9 +74,9 @@ class RecentTrajectories:
             slots = self._next(num_updates)
         return slots
 
-    def _keep(self, sequence: int, observe: Callable[[SlotViews], None]) -> None:
+    def _keep(self, sequence: int, observe: ObserveSlots) -> None:
         slots = self._source.slots(sequence)
-        observe(join_slots(slots))
+        observe(slots)
         self._kept.append(_Kept([_copy(slot) for slot in slots], self._num_collected))
         self._num_collected += 1
         self._source.drop(sequence)
@@ -120,11 +115,7 @@ class ReusingLearner(Learner):
         super().__init__(mesh, source, state, update, previous_params, watch=watch)
         self._recent = recent
 
-    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
-        def observe(slot: SlotViews) -> None:
-            episodes.observe(slot)
-            log.observe(slot)
-
+    def step(self, observe: ObserveSlots) -> bool:
         slots = self._recent.take(self.num_updates, WAIT_SECONDS, observe)
         self.stats.dropped, self.stats.reused = self._recent.dropped, self._recent.reused
         if slots is None:

@@ -10,17 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params
-from envpool_bridge.shm.slots import SlotViews, copy_slot, join_slots
-from jaxsrl.collect.episode_log import EpisodeLog
+from envpool_bridge.shm.slots import SlotViews, copy_slot
 from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
-from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.learner.loop import LearnerStats, ObserveSlots
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
 from jaxsrl.learner.parameter_server.async_server import ParameterServer
 from jaxsrl.machine.devices import Device
 from jaxsrl.machine.lifecycle import Lifecycle
-from jaxsrl.metrics.episodes import EpisodeTracker
 from jaxsrl.training.run_state import Progress
 
 _WAIT_SECONDS = 0.2
@@ -98,7 +96,7 @@ class AsynchronousLearners:
         """Returns the server's state, with the updates that `step` has returned."""
         return dataclasses.replace(self._server.state(), num_updates=np.int32(self.num_updates))
 
-    def step(self, episodes: EpisodeTracker, log: EpisodeLog) -> bool:
+    def step(self, observe: ObserveSlots) -> bool:
         """Takes in the next update, if it is done within a short wait; starts the replicas if need be."""
         if not self._started:
             self._started = True
@@ -108,9 +106,7 @@ class AsynchronousLearners:
             return False
         with self._lock:
             slots = self._seen.pop(self.num_updates)
-        slot = join_slots([slots[index] for index in range(len(self._replicas))])
-        episodes.observe(slot)
-        log.observe(slot)
+        observe([slots[index] for index in range(len(self._replicas))])
         self.num_updates += 1
         self.stats.updates += 1
         counters = {name: jnp.float32(value) for name, value in self._server.counters.values().items()}

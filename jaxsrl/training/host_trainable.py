@@ -9,6 +9,7 @@ import numpy as np
 
 from agents.api import LearnerState
 from envpool_bridge.errors import UserError
+from envpool_bridge.shm.slots import SlotViews, join_slots
 from envpool_bridge.spec.tree import leaves
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.collect.collector import Collector, CollectorConfig, StagedCollector
@@ -24,6 +25,7 @@ from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import Progress, begin, buffer_to_arrays, from_arrays, rows_fit, to_arrays
 from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.step_recorder import StepRecorder, make_recorder
 from jaxsrl.training.trainable import Trainable
 
 _NO_ROW = np.uint32(2**32 - 1)
@@ -40,6 +42,7 @@ class HostTrainable(Trainable):
         self._learner: HostLearner | None = None
         self._replay: HostReplay | None = None
         self._saved: Arrays | None = None
+        self._recorder: StepRecorder | None = None
 
     @property
     def progress(self) -> Progress:
@@ -87,6 +90,7 @@ class HostTrainable(Trainable):
         self._learner = make_learner(setup, collector, progress, self._replay, watch)
         if {*progress.reset.stages, *self._stages()} - {setup.spec.stage}:
             self._staged_collector()  # raises here instead of continuing at the first stage
+        self._recorder = make_recorder(setup, progress.log)
         collector.start(progress.reset)
         return self._learner
 
@@ -150,7 +154,14 @@ class HostTrainable(Trainable):
             )
 
     def step(self) -> bool:
-        return self.learner.step(self.progress.episodes, self.progress.log)
+        return self.learner.step(self._observe)
+
+    def _observe(self, slots: Sequence[SlotViews]) -> None:
+        slot = join_slots(slots)
+        self.progress.episodes.observe(slot)
+        self.progress.log.observe(slot)
+        if self._recorder is not None:
+            self._recorder.observe(slots)
 
     def take_episodes(self) -> Sequence[Episode]:
         episodes = self.progress.episodes
@@ -169,6 +180,8 @@ class HostTrainable(Trainable):
         )
 
     def to_arrays(self) -> Arrays:
+        if self._recorder is not None:
+            self._recorder.commit()  # before the checkpoint, so that no resumed run finds steps missing
         with_replay, progress = self._setup.config.checkpoint.include_replay, self.progress
         previous_params = self.learner.previous_params if self._setup.plan.max_policy_lag == 1 else None
         arrays = to_arrays(self.learner.state, previous_params, progress.episodes, progress.log, with_replay)
@@ -192,7 +205,7 @@ class HostTrainable(Trainable):
     def close(self, failure: BaseException | None) -> None:
         with contextlib.ExitStack() as held:
             held.callback(self._collectors.close, failure)
-            for part in (self._replay, self._collector):
+            for part in (self._replay, self._collector, self._recorder):
                 if part is not None:
                     held.callback(part.close)
 

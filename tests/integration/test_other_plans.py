@@ -14,7 +14,6 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from envpool_bridge.shm.slots import join_slots
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
@@ -246,15 +245,13 @@ def test_resume_after_drops_acts_with_new_keys(tmp_path, monkeypatch):
     keys, steps = [], []
     step, make = Learner.step, CollectorFactory.make_collector
 
-    def drop_one_and_step(self, episodes, log):
+    def drop_one_and_step(self, observe):
         sequence = self._source.acquire(0.2)
         if sequence is None:
             return False
-        slot = join_slots(self._source.slots(sequence))
-        episodes.observe(slot)
-        log.observe(slot)
+        observe(self._source.slots(sequence))
         self._source.drop(sequence)
-        while not step(self, episodes, log):
+        while not step(self, observe):
             pass
         return True
 

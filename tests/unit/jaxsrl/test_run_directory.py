@@ -85,6 +85,7 @@ def test_a_new_directory_takes_the_configuration(tmp_path):
 CHANGES = {
     "run.total_env_steps": 5,
     "run.gradient_steps": 5,
+    "run.record": "sets/steps",
     "run.eval.final_episodes": 3,
     "run.eval.every": 1000,
     "run.checkpoint.keep_every": 500,

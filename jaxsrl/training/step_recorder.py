@@ -1,0 +1,148 @@
+"""Recording of all steps of a run into a dataset, while the run trains."""
+
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.api import Trajectory
+from envpool_bridge.errors import UserError
+from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.spec.tree import map_leaves
+from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.datasets.manifest import Manifest, read_manifest
+from jaxsrl.datasets.writer import DatasetWriter, is_dataset
+from jaxsrl.plan.fragment import Devices
+from jaxsrl.plan.plan import Plan
+from jaxsrl.training.setup import TrainingSetup
+
+_MAX_PENDING = 2  # copies of slots that wait for the disk
+_FIRST_STEP = "first_step"
+
+
+class StepRecorder:
+    """Writer of a dataset, which appends copies of slots in a thread of its own. It waits where the disk is slower than the run.
+
+    Thread-safety: one thread.
+
+    Args:
+        path: directory of the dataset. A resumed run continues it from the step of its checkpoint.
+        manifest: of the dataset without steps; its origin says which run it is of.
+        step: step of the run at which the next slot starts.
+        timeout_seconds: longest wait for the disk.
+
+    Raises:
+        UserError: the directory has files of something else, or the dataset does not end at this step.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, step: int, timeout_seconds: float) -> None:
+        self._writer = open_writer(path, manifest, step)
+        self._timeout_seconds = timeout_seconds
+        self._thread = ThreadPoolExecutor(1, "recorder")
+        self._pending: deque[Future[None]] = deque()
+
+    def observe(self, slots: Sequence[SlotViews]) -> None:
+        """Records the full slots of a sequence, one per pool; sequences come in their order.
+
+        Raises:
+            OSError: an earlier slot could not be written.
+            TimeoutError: the disk did not answer.
+        """
+        self._wait(_MAX_PENDING - 1)
+        self._pending.append(self._thread.submit(self._writer.append, copy_steps(slots)))
+
+    def commit(self) -> None:
+        """Makes all steps so far permanent, so that a resumed run can continue here; raises as `observe` does."""
+        self._pending.append(self._thread.submit(self._writer.commit))
+        self._wait(0)
+
+    def close(self) -> None:
+        """Commits, and closes the files."""
+        self._pending.append(self._thread.submit(self._writer.close))
+        try:
+            self._wait(0)
+        finally:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _wait(self, at_most: int) -> None:
+        while len(self._pending) > at_most:
+            self._pending.popleft().result(self._timeout_seconds)
+
+
+def copy_steps(slots: Sequence[SlotViews]) -> Trajectory:
+    """Returns a copy of the steps of slots, whose rows follow each other, without recurrent states. Frames are single."""
+
+    def joined(*arrays: np.ndarray) -> Any:
+        return np.concatenate(arrays, axis=1)
+
+    names = ("is_first", "reward", "terminated", "truncated", "valid", "policy_version")
+    return Trajectory(
+        observation=map_leaves(joined, *[slot.observation for slot in slots]),
+        action=map_leaves(joined, *[slot.action for slot in slots]),
+        extras={name: joined(*[slot.extras[name] for slot in slots]) for name in slots[0].extras},
+        agent_state=(),
+        **{name: joined(*[getattr(slot, name) for slot in slots]) for name in names},
+    )
+
+
+def open_writer(path: Path, manifest: Manifest, step: int) -> DatasetWriter:
+    """Returns a writer whose next step is that of the run; raises as `StepRecorder` does."""
+    if not is_dataset(path):
+        origin = {**manifest.origin, _FIRST_STEP: step}
+        return DatasetWriter(
+            path, Manifest(manifest.spec, manifest.num_rows, manifest.extras, (), manifest.env, origin)
+        )
+    found = read_manifest(path)
+    first = found.origin.get(_FIRST_STEP)
+    if {**found.origin, _FIRST_STEP: None} != {**manifest.origin, _FIRST_STEP: None} or first is None:
+        raise UserError(
+            f"{path} is a dataset of {dict(found.origin)}: expected a new directory, or the dataset of this run, "
+            f"{dict(manifest.origin)}; choose another --run.record"
+        )
+    if first <= step:
+        writer = DatasetWriter.reopen(path, step - first)
+        if writer.num_steps == step - first:
+            return writer
+        writer.close()
+    raise UserError(
+        f"{path} has steps {first} to {first + found.num_steps} of each row, and the run continues at step {step}: expected that "
+        f"they end there; choose another --run.record"
+    )
+
+
+def make_recorder(setup: TrainingSetup, log: EpisodeLog) -> StepRecorder | None:
+    """Returns the recorder of a run that continues where the log ends, or None if it records nothing.
+
+    Raises:
+        UserError: as `StepRecorder` does, or episodes of the dataset cannot continue.
+    """
+    config = setup.config
+    if not config.record:
+        return None
+    if log.restarted.any() and is_dataset(Path(config.record)):
+        raise UserError(
+            f"{config.record}: {log.restarted.sum()} environments start new episodes, since theirs were too long to be replayed: "
+            f"choose another --run.record"
+        )
+    origin = {"agent": setup.agent.name, "run": setup.directory.path.name, "seed": config.seed}
+    env = setup.identity["experiment"].get("env")
+    manifest = Manifest(setup.spec, config.num_envs, dict(setup.agent.extras), env=env, origin=origin)
+    return StepRecorder(Path(config.record), manifest, log.end_step, config.stall_timeout_seconds)
+
+
+def check_recording(config: RunConfig, plan: Plan) -> None:
+    """Raises UserError where no thread of the run has all steps in its host's memory."""
+    if not config.record:
+        return
+    on_devices = isinstance(plan.environments.placement, Devices)
+    on_node = plan.replay is not None and bool(plan.replay.nodes)
+    at_own_pace = plan.parameter_server is not None and config.learner.gradients == "asynchronous"
+    if plan.is_offline or on_devices or on_node or at_own_pace or config.distributed.is_on:
+        raise UserError(
+            f"plan {plan.name}: run.record needs all steps in the memory of one learner process: use --plan "
+            f"single_learner_fine without --distributed, or record the trained policy with jaxsrl record"
+        )
