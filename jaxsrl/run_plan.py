@@ -101,8 +101,7 @@ def run(
         enable_program_cache(Path(config.directory), jax.default_backend())
         kept = kept_bytes(config, agent, spec)
         placement = held.enter_context(place_run(config, plan, Resources.detect(), kept, processes))
-        plan = placement.plan
-        check_run(plan, agent, source, spec, placement.resources)
+        check_run(plan := placement.plan, agent, source, spec, placement.resources)
         check_dataset(config, plan, agent, spec)
         check_recording(config, plan)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
