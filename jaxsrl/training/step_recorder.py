@@ -96,11 +96,11 @@ def open_writer(path: Path, manifest: Manifest, step: int) -> DatasetWriter:
         return DatasetWriter(
             path, Manifest(manifest.spec, manifest.num_rows, manifest.extras, (), manifest.env, origin)
         )
-    found = read_manifest(path)
-    first = found.origin.get(_FIRST_STEP)
-    if {**found.origin, _FIRST_STEP: None} != {**manifest.origin, _FIRST_STEP: None} or first is None:
+    written = read_manifest(path)
+    first = written.origin.get(_FIRST_STEP)
+    if {**written.origin, _FIRST_STEP: None} != {**manifest.origin, _FIRST_STEP: None} or first is None:
         raise UserError(
-            f"{path} is a dataset of {dict(found.origin)}: expected a new directory, or the dataset of this run, "
+            f"{path} is a dataset of {dict(written.origin)}: expected a new directory, or the dataset of this run, "
             f"{dict(manifest.origin)}; choose another --run.record"
         )
     if first <= step:
@@ -109,7 +109,7 @@ def open_writer(path: Path, manifest: Manifest, step: int) -> DatasetWriter:
             return writer
         writer.close()
     raise UserError(
-        f"{path} has steps {first} to {first + found.num_steps} of each row, and the run continues at step {step}: expected that "
+        f"{path} has steps {first} to {first + written.num_steps} of each row, and the run continues at step {step}: expected that "
         f"they end there; choose another --run.record"
     )
 

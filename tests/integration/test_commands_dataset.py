@@ -22,6 +22,7 @@ SHORT = {
     "offline": "--run.gradient-steps 20 --dataset.gradient-steps-per-update 10 --eval.every 10 --eval.episodes 1 "
     "--run.name offline",
     "online": "--run.name online",
+    "recorded": "--run.name recorded",
 }
 
 
@@ -44,7 +45,8 @@ def shorten(arguments):
             *arguments[arguments.index("--env-steps") + 2 :],
         ]
     if arguments[0] == "train":
-        kind = "offline" if "offline" in arguments else "online" if "--dataset.path" in arguments else ""
+        kind = "online" if "--dataset.path" in arguments else "recorded" if "recorded" in arguments else ""
+        kind = "offline" if "offline" in arguments else kind
         return [*arguments, *SHORT["train"].split(), *(SHORT[kind].split() if kind else [])]
     return arguments
 
@@ -54,7 +56,7 @@ def shorten(arguments):
 def test_the_commands_of_the_page_run(capsys):
     pytest.importorskip("minari", reason="needs the extra minari")
     commands = commands_of_the_page()
-    assert len(commands) == 13
+    assert len(commands) == 14
     for arguments in commands:
         if arguments[0] == "train":  # ends its process
             command = [sys.executable, "-m", "jaxsrl.cli.main", *shorten(arguments)]

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import tyro
 
+from envpool_bridge.errors import UserError
 from jaxsrl.terminal.tables import print_tables
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Record whole episodes of a run's policy as a dataset.
+    """Record whole episodes of a run's policy, or its replay buffer, as a dataset.
 
     Attributes:
         path: run directory, RUN@TAG, or directory of a checkpoint.
@@ -19,6 +20,7 @@ class Record:
         env_steps: least number of env steps; 0 for as many as --episodes have.
         stochastic: sample actions instead of taking the most likely one.
         random: take random actions only.
+        replay: write the steps of the checkpoint's replay buffer instead of playing.
         epsilon: probability of a random action at each step.
         seed: of environments and actions.
         max_rows: number of concurrent environments.
@@ -32,6 +34,7 @@ class Record:
     env_steps: int = 0
     stochastic: bool = False
     random: bool = False
+    replay: bool = False
     epsilon: float = 0.0
     seed: int = 0
     max_rows: int = 32
@@ -44,8 +47,15 @@ class Record:
         from jaxsrl.datasets.dataset import describe
         from jaxsrl.evaluation.load_agent import load_agent
         from jaxsrl.evaluation.record import RecordConfig, record
+        from jaxsrl.evaluation.record_replay import record_replay
         from jaxsrl.runs.read_checkpoint import read_saved_run
 
+        if self.replay:
+            self._validate_replay()
+            loaded, saved = load_agent(self.path, trust_env=self.trust_env), read_saved_run(self.path)
+            origin = {"run": str(self.path), "agent": loaded.agent.name, "update": loaded.update}
+            print_tables(describe(record_replay(saved, loaded, self.out, origin)), self.json, f"dataset {self.out}")
+            return 0
         config = RecordConfig(
             episodes=self.episodes,
             env_steps=self.env_steps,
@@ -66,3 +76,11 @@ class Record:
         dataset = record(loaded.agent, loaded.params, loaded.source, self.out, config, env, origin)
         print_tables(describe(dataset), self.json, f"dataset {self.out}")
         return 0
+
+    def _validate_replay(self) -> None:
+        """Raises UserError for options of playing."""
+        default = Record(self.path, self.out)
+        played = ("episodes", "env_steps", "stochastic", "random", "epsilon", "seed", "max_rows")
+        given = [name for name in played if getattr(self, name) != getattr(default, name)]
+        if given:
+            raise UserError(f"--replay plays nothing: expected no {', '.join(given)} with it")
