@@ -23,6 +23,7 @@ from agents.ppg import PPGConfig, make_ppg
 from agents.ppo import PPOConfig, make_ppo
 from agents.qmix import QMIXConfig, make_qmix
 from agents.r2d2 import R2D2Config, make_r2d2
+from agents.rebrac import ReBRACConfig, make_rebrac
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from agents.sac import SACConfig, make_sac
 from agents.td3 import TD3Config, make_td3
@@ -62,6 +63,7 @@ AGENTS: dict[str, Algorithm] = {
     "ppo": Algorithm(PPOConfig, make_ppo),
     "qmix": Algorithm(QMIXConfig, make_qmix),
     "r2d2": Algorithm(R2D2Config, make_r2d2),
+    "rebrac": Algorithm(ReBRACConfig, make_rebrac),
     "reinforce": Algorithm(REINFORCEConfig, make_reinforce),
     "sac": Algorithm(SACConfig, make_sac),
     "td3": Algorithm(TD3Config, make_td3),

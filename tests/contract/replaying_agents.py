@@ -17,7 +17,7 @@ from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpe
 REPLAYING = sorted(
     name for name, entry in AGENTS.items() if "replay" in {field.name for field in dataclasses.fields(entry.config)}
 )
-CONTINUOUS = {"awac", "cql", "ddpg", "iql", "maddpg", "sac", "td3", "td3_bc"}
+CONTINUOUS = {"awac", "cql", "ddpg", "iql", "maddpg", "rebrac", "sac", "td3", "td3_bc"}
 TEAMS, REMEMBERING = {"vdn", "qmix", "maddpg"}, {"r2d2"}
 SMALL = {
     "r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "stride": 2},

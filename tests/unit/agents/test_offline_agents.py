@@ -1,6 +1,5 @@
 """Offline algorithms against formulas written out: one gradient step from the same networks."""
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -9,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from agents.api import Mode, ReplayConfig, Sample, Trajectory
+from agents.api import Mode
 from agents.awac import AWACConfig, build_awac, make_awac
 from agents.bc import BCConfig, make_bc
 from agents.catalog import AGENTS
@@ -17,79 +16,26 @@ from agents.cql import CQL, CQLConfig, make_cql
 from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.dqn import build_dqn
 from agents.iql import IQLConfig, build_iql, make_iql
-from agents.networks.config import NetworkConfig
 from agents.ops.optimizers import OptimizerConfig
 from agents.sac import build_sac
 from agents.td3_bc import TD3BCConfig, make_td3_bc
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-
-N, D = 6, 2
-SPEC = EnvSpec("test", ArraySpec((3,), "float32"), ArraySpec((D,), "float32", -2.0, 2.0))
-DISCRETE = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(4))
-NETWORK = NetworkConfig(hidden_sizes=(5,), activation="tanh")
-REPLAY = ReplayConfig(batch_size=N)
-RATE = 0.01
-KEY = jax.random.key(7)
-
-
-def sample_of(spec=SPEC, seed=1):
-    """One-step windows: the third terminates, the fourth is truncated, the last only resets."""
-    rng = np.random.default_rng(seed)
-    no = np.zeros((1, N), bool)
-    terminated, truncated, valid = no.copy(), no.copy(), ~no
-    terminated[0, 2], truncated[0, 3], valid[0, -1] = True, True, False
-    is_discrete = isinstance(spec.action, DiscreteSpec)
-    action = (
-        rng.integers(0, 4, (1, N)).astype(np.int32) if is_discrete else rng.uniform(-2, 2, (1, N, D)).astype(np.float32)
-    )
-    trajectory = Trajectory(
-        observation=rng.normal(size=(2, N, 3)).astype(np.float32),
-        is_first=np.zeros((2, N), bool),
-        action=action,
-        reward=rng.normal(size=(1, N)).astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        valid=valid,
-        policy_version=np.zeros((1, N), np.int32),
-        extras={},
-    )
-    return Sample(jax.tree.map(jnp.asarray, trajectory), jnp.full(N, 0.1), jnp.int32(10))
-
-
-def parts(sample):
-    """Observation, unit action, reward, 1 - terminated, next observation and weight of the first steps."""
-    steps = sample.trajectory
-    weight = steps.valid[0].astype(jnp.float32)
-    going = 1.0 - steps.terminated[0]
-    return steps.observation[0], steps.action[0] / 2.0, steps.reward[0], going, steps.observation[1], weight
-
-
-def mean(values, weight):
-    return jnp.sum(values * weight) / jnp.sum(weight)
-
-
-def shaken(state, seed=3):
-    """A state whose target networks differ from the learned ones."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(
-        lambda leaf: leaf + 0.1 * rng.normal(size=leaf.shape).astype(np.float32) if leaf.dtype == jnp.float32 else leaf,
-        state,
-    )
-
-
-def start(agent):
-    state = agent.init(jax.random.key(0))
-    return dataclasses.replace(state, params=shaken(state.params), extra=shaken(state.extra, 4))
-
-
-def adam(params, gradient):
-    """First step of Adam with bias correction: the sign of the gradient, nearly."""
-    return jax.tree.map(lambda p, g: p - RATE * g / (jnp.abs(g) + 1e-8), params, gradient)
-
-
-def assert_close(actual, expected):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), actual, expected)
+from tests.support.offline_steps import (
+    DISCRETE,
+    KEY,
+    NETWORK,
+    RATE,
+    REPLAY,
+    SPEC,
+    D,
+    N,
+    adam,
+    assert_close,
+    mean,
+    parts,
+    sample_of,
+    start,
+)
 
 
 def test_bc_maximizes_the_likelihood_of_recorded_actions():
@@ -302,13 +248,13 @@ def test_discrete_cql_adds_the_gap_of_its_equation():
     assert_close(after.params["network"], adam(state.params["network"], gradient))
 
 
-@pytest.mark.parametrize("name", ["awac", "cql", "iql", "td3_bc"])
+@pytest.mark.parametrize("name", ["awac", "cql", "iql", "rebrac", "td3_bc"])
 def test_continuous_algorithms_reject_discrete_actions(name):
     with pytest.raises(UserError, match="expected continuous actions"):
         AGENTS[name].make(AGENTS[name].config(), DISCRETE, NETWORK)
 
 
-@pytest.mark.parametrize("name", ["awac", "bc", "cql", "discrete_cql", "iql", "td3_bc"])
+@pytest.mark.parametrize("name", ["awac", "bc", "cql", "discrete_cql", "iql", "rebrac", "td3_bc"])
 def test_settings_out_of_range_are_rejected(name):
     wrong = {"bc": "learning_rate", "discrete_cql": "learning_rate"}.get(name, "actor_learning_rate")
     with pytest.raises(UserError, match=f"{wrong} must be positive"):
