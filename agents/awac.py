@@ -37,6 +37,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -46,6 +47,7 @@ class AWACConfig:
 
     Attributes:
         replay: Sizes and rates of the replay buffer; of a dataset only the batch size counts.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Updates of the whole run; needed only by schedules.
         discount: g, per env step.
         tau: Step size of the target critics towards the critics.
@@ -59,6 +61,7 @@ class AWACConfig:
     """
 
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    normalize_observations: bool = True
     total_updates: int = 0
     discount: float = 0.99
     tau: float = 0.005
@@ -116,7 +119,7 @@ def make_awac(config: AWACConfig, spec: EnvSpec, network: NetworkConfig) -> Repl
         UserError: Configuration, environment and network do not fit.
     """
     awac = build_awac(config, spec, network)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="awac",
         init=partial(init, awac),
         initial_agent_state=lambda num_rows: (),
@@ -125,6 +128,7 @@ def make_awac(config: AWACConfig, spec: EnvSpec, network: NetworkConfig) -> Repl
         extras={},
         data=Replay(config.replay, sequence_length=1),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_awac(config: AWACConfig, spec: EnvSpec, network: NetworkConfig) -> AWAC:

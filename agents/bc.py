@@ -32,6 +32,7 @@ from agents.ops.gradient_descent import descend
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -41,6 +42,7 @@ class BCConfig:
 
     Attributes:
         replay: Sizes and rates of the replay buffer; of a dataset only the batch size counts.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Updates of the whole run; needed only by schedules.
         learning_rate: Initial learning rate.
         learning_rate_schedule: Change of the learning rate over the run.
@@ -48,6 +50,7 @@ class BCConfig:
     """
 
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    normalize_observations: bool = True
     total_updates: int = 0
     learning_rate: float = 3e-4
     learning_rate_schedule: ScheduleConfig = CONSTANT
@@ -80,7 +83,7 @@ def make_bc(config: BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAg
     validate_plain_network("BC", network)
     rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     bc = BC(make_policy(network, spec), make_optimizer(config.optimizer, rate), {"policy": rate})
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="bc",
         init=partial(init, bc),
         initial_agent_state=lambda num_rows: (),
@@ -89,6 +92,7 @@ def make_bc(config: BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAg
         extras={},
         data=Replay(config.replay, sequence_length=1),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def init(bc: BC, key: Array) -> LearnerState:

@@ -32,6 +32,7 @@ from agents.sac import (
     sample_actions,
     temperature_gradient,
 )
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -73,7 +74,7 @@ def make_cql(config: CQLConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
     """Returns a CQL agent, for continuous actions; raises UserError as `make_sac` does."""
     cql = CQL(config, build_sac(config, spec, network))
     sync = partial(sync_random_acting, config.random_updates)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="cql",
         init=partial(init, cql.sac),
         initial_agent_state=cql.sac.actor.initial_state,
@@ -82,6 +83,7 @@ def make_cql(config: CQLConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         extras={},
         data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def update(cql: CQL, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:

@@ -38,6 +38,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -47,6 +48,7 @@ class IQLConfig:
 
     Attributes:
         replay: Sizes and rates of the replay buffer; of a dataset only the batch size counts.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Updates of the whole run; needed only by schedules.
         discount: g, per env step.
         tau: Step size of the target critics towards the critics.
@@ -64,6 +66,7 @@ class IQLConfig:
     """
 
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    normalize_observations: bool = True
     total_updates: int = 0
     discount: float = 0.99
     tau: float = 0.005
@@ -129,7 +132,7 @@ def make_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         UserError: Configuration, environment and network do not fit.
     """
     iql = build_iql(config, spec, network)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="iql",
         init=partial(init, iql),
         initial_agent_state=lambda num_rows: (),
@@ -138,6 +141,7 @@ def make_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         extras={},
         data=Replay(config.replay, sequence_length=1),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> IQL:

@@ -18,6 +18,7 @@ from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_transitions, n_step_rewards, take_steps
 from agents.ops.returns import weighted_mean
 from agents.td3 import TD3, TD3Config, TD3Extra, act, build_td3, init, smoothed_actions, update_critic, update_when_due
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -51,7 +52,7 @@ def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> 
     """
     td3 = build_rebrac(config, spec, network)
     sync = partial(sync_random_acting, config.random_updates)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="rebrac",
         init=partial(init, td3),
         initial_agent_state=lambda num_rows: (),
@@ -61,6 +62,7 @@ def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> 
         # One step more than the returns need: its action is the recorded one after them.
         data=Replay(config.replay, sequence_length=config.n_step + 1, sync_acting_params=sync),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> TD3:

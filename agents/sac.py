@@ -42,6 +42,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -55,6 +56,7 @@ class SACConfig:
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Trajectories of the whole run; needed only by schedules, and by priorities, whose correction grows.
         discount: g, per env step.
         n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
@@ -73,6 +75,7 @@ class SACConfig:
     """
 
     replay: ReplayConfig = DEFAULT_REPLAY
+    normalize_observations: bool = False
     total_updates: int = 0
     discount: float = 0.99
     n_step: int = 1
@@ -142,7 +145,7 @@ def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
     """Returns a SAC agent; raises UserError where configuration, environment and network do not fit."""
     sac = build_sac(config, spec, network)
     sync = partial(sync_random_acting, config.random_updates)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="sac",
         init=partial(init, sac),
         initial_agent_state=sac.actor.initial_state,
@@ -151,6 +154,7 @@ def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         extras={},
         data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:

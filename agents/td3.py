@@ -44,6 +44,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
 from agents.ops.target_update import polyak
 from agents.ops.td_errors import ensemble_squared_error
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 ActorLossFn = Callable[[Params, Params, Transitions], tuple[Array, Metrics]]
@@ -59,6 +60,7 @@ class TD3Config:
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Trajectories of the whole run; needed only by schedules, and by priorities, whose correction grows.
         discount: g, per env step.
         n_step: Rewards of a return before it bootstraps; off-policy if more than 1.
@@ -77,6 +79,7 @@ class TD3Config:
     """
 
     replay: ReplayConfig = DEFAULT_REPLAY
+    normalize_observations: bool = False
     total_updates: int = 0
     discount: float = 0.99
     n_step: int = 1
@@ -154,7 +157,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
     """
     td3 = build_td3(config, spec, network, name)
     sync = partial(sync_random_acting, config.random_updates)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name=name,
         init=partial(init, td3),
         initial_agent_state=lambda num_rows: (),
@@ -163,6 +166,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
         extras={},
         data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> TD3:

@@ -17,6 +17,7 @@ from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.returns import weighted_mean
 from agents.td3 import TD3, TD3Config, act, build_td3, init, smoothed_targets, update_critic, update_when_due
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -30,6 +31,7 @@ class TD3BCConfig(TD3Config):
     """
 
     replay: ReplayConfig = dataclasses.field(default_factory=ReplayConfig)
+    normalize_observations: bool = True
     value_weight: float = 2.5
 
     def __post_init__(self) -> None:
@@ -45,7 +47,7 @@ def make_td3_bc(config: TD3BCConfig, spec: EnvSpec, network: NetworkConfig) -> R
     """
     td3 = build_td3(config, spec, network, "td3_bc")
     sync = partial(sync_random_acting, config.random_updates)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="td3_bc",
         init=partial(init, td3),
         initial_agent_state=lambda num_rows: (),
@@ -54,6 +56,7 @@ def make_td3_bc(config: TD3BCConfig, spec: EnvSpec, network: NetworkConfig) -> R
         extras={},
         data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def update(

@@ -74,7 +74,7 @@ class NormalizationConfig:
                 raise UserError(f"normalization.{name} must be positive: got {getattr(self, name)}")
 
 
-class _Normalizer:
+class Normalizer:
     """Pure functions of the statistics of one environment."""
 
     def __init__(self, config: NormalizationConfig, spec: EnvSpec, discount: float) -> None:
@@ -162,7 +162,7 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
     """
     if not config.observations and not config.rewards:
         return agent
-    normalizer = _Normalizer(config, spec, discount)
+    normalizer = Normalizer(config, spec, discount)
 
     def init(key: Array) -> LearnerState:
         state = agent.init(key)
@@ -179,7 +179,7 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
     return agent._replace(init=init, act=act, update=update, gradient_steps=steps)
 
 
-def _normalized_update(inner: UpdateFn, normalizer: _Normalizer) -> UpdateFn:
+def _normalized_update(inner: UpdateFn, normalizer: Normalizer) -> UpdateFn:
     """Returns the same update on normalized batches; if no step of the batch counts, parameters and optimizer stay."""
 
     def update(state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
@@ -196,7 +196,7 @@ def _normalized_update(inner: UpdateFn, normalizer: _Normalizer) -> UpdateFn:
     return update
 
 
-def _normalized_steps(steps: GradientSteps, normalizer: _Normalizer) -> GradientSteps:
+def _normalized_steps(steps: GradientSteps, normalizer: Normalizer) -> GradientSteps:
     """Returns the same gradient steps on normalized batches, for the plan `central`.
 
     The moments of the batch travel to `finish` in the summary, and are merged there. The share of steps that do not count travels
@@ -250,6 +250,11 @@ def _inner(state: Any) -> Any:
 def _outer(state: Any, statistics: dict[str, Any]) -> Any:
     """Returns a learner state, or progress, with the statistics: the inverse of `_inner`."""
     return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: statistics})
+
+
+def has_floats(spec: EnvSpec) -> bool:
+    """Returns whether any leaf of the observation can be normalized."""
+    return any(_is_normalized(spec, path, leaf) for path, leaf in items(spec.observation))
 
 
 def _is_normalized(spec: EnvSpec, path: tuple[str | int, ...], leaf: Any) -> bool:

@@ -28,6 +28,7 @@ from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
 from jaxsrl.cli.commands.plot import Plot
 from jaxsrl.cli.commands.record import Record
+from jaxsrl.cli.commands.record_sets import RecordSets
 from jaxsrl.cli.commands.results import Results
 from jaxsrl.cli.commands.runs import Runs
 from jaxsrl.cli.commands.train import Train
@@ -57,6 +58,7 @@ COMMANDS: dict[str, type[Command]] = {
     "control": Control,
     "evaluate": Evaluate,
     "record": Record,
+    "record-sets": RecordSets,
     "dataset": DatasetCommand,
     "inspect": Inspect,
     "models": Models,

@@ -84,6 +84,27 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
     return open_dataset(out)
 
 
+def write_first_steps(path: Path, out: Path, num_steps: int) -> Dataset:
+    """Writes the first steps of every row of a dataset into another one.
+
+    Args:
+        path: directory of the dataset.
+        out: directory to create.
+        num_steps: steps of a row to take.
+
+    Raises:
+        UserError: the dataset has fewer steps, or `out` has files.
+    """
+    dataset = open_dataset(path)
+    if not 0 < num_steps <= dataset.manifest.num_steps:
+        raise UserError(f"{path} has {dataset.manifest.num_steps} steps of each row: expected at least {num_steps}")
+    origin = {**dataset.manifest.origin, "first_steps": num_steps}
+    with DatasetWriter(out, dataclasses.replace(dataset.manifest, origin=origin)) as writer:
+        for begin in range(0, num_steps, _APPENDED_STEPS):
+            writer.append(_slice(dataset.steps, begin, min(begin + _APPENDED_STEPS, num_steps), slice(None)))
+    return open_dataset(out)
+
+
 def _validate_alike(datasets: Sequence[Dataset]) -> None:
     specs = [spec_to_dict(dataset.manifest.spec) for dataset in datasets]
     for dataset, spec in zip(datasets, specs, strict=True):

@@ -28,7 +28,8 @@ def agent_and_batch(name, **changes):
 
 def learned(state):
     """Parameters that optimizers move."""
-    params = {name: leaf for name, leaf in state.params.items() if name not in ("epsilon", "acts_uniformly")}
+    own = state.params.get("agent", state.params)  # without statistics of observations
+    params = {name: leaf for name, leaf in own.items() if name not in ("epsilon", "acts_uniformly")}
     return params, getattr(state.extra, "critic", ())
 
 

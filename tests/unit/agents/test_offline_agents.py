@@ -37,9 +37,11 @@ from tests.support.offline_steps import (
     start,
 )
 
+RAW = False  # observations as they are
+
 
 def test_bc_maximizes_the_likelihood_of_recorded_actions():
-    agent = make_bc(BCConfig(REPLAY, learning_rate=RATE), DISCRETE, NETWORK)
+    agent = make_bc(BCConfig(REPLAY, RAW, learning_rate=RATE), DISCRETE, NETWORK)
     state, sample = start(agent), sample_of(DISCRETE)
     observation, _, _, _, _, weight = parts(sample)
 
@@ -73,6 +75,7 @@ def test_bc_of_continuous_actions_approaches_them():
 def test_iql_step_is_that_of_its_equations():
     config = IQLConfig(
         REPLAY,
+        RAW,
         discount=0.9,
         tau=0.25,
         expectile=0.8,
@@ -118,7 +121,7 @@ def test_iql_step_is_that_of_its_equations():
 
 
 def test_td3_bc_actor_is_pulled_to_recorded_actions():
-    config = TD3BCConfig(REPLAY, policy_delay=1, target_noise=0.0, actor_learning_rate=RATE, value_weight=1.5)
+    config = TD3BCConfig(REPLAY, RAW, policy_delay=1, target_noise=0.0, actor_learning_rate=RATE, value_weight=1.5)
     agent = make_td3_bc(config, SPEC, NETWORK)
     from agents.td3 import build_td3
 
@@ -140,7 +143,7 @@ def test_td3_bc_actor_is_pulled_to_recorded_actions():
 
 def test_awac_step_is_that_of_its_equations():
     config = AWACConfig(
-        REPLAY, discount=0.9, temperature=0.5, max_weight=4.0, actor_learning_rate=RATE, critic_learning_rate=RATE
+        REPLAY, RAW, discount=0.9, temperature=0.5, max_weight=4.0, actor_learning_rate=RATE, critic_learning_rate=RATE
     )
     agent, awac = make_awac(config, SPEC, NETWORK), build_awac(config, SPEC, NETWORK)
     state, sample = start(agent), sample_of()

@@ -1,0 +1,68 @@
+"""`jaxsrl record-sets`."""
+
+import dataclasses
+from pathlib import Path
+
+import tyro
+
+from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.tables import print_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordSets:
+    """Train an experiment, and write the standard datasets of its task: random, medium, expert, replay, medium-expert.
+
+    The same command continues what was stopped. Other flags are those of the experiment.
+
+    Attributes:
+        experiment: name of one in experiments/, here or of the package, or the path of a Python file.
+        out: directory of the sets, of the run, and of the dataset of all its steps.
+        env_steps: least number of env steps of each recorded set.
+        evaluations: number of versions of the policy to evaluate, at equal distances of env steps.
+        stochastic: sample the actions of medium and expert instead of taking the most likely ones.
+        seed: of the recorded sets; --run.seed is that of training.
+        json: print one JSON object instead of a table.
+        flags: of the experiment.
+    """
+
+    experiment: tyro.conf.Positional[str]
+    out: Path
+    env_steps: int = 100_000
+    evaluations: int = 20
+    stochastic: bool = True
+    seed: int = 0
+    json: bool = False
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def run(self) -> int:
+        """Trains, writes what is missing, and prints a table of the sets; returns the exit status of training if it failed."""
+        import subprocess
+        import sys
+
+        from jaxsrl.evaluation.standard_sets import TRAINING, SetsConfig, make_sets
+        from jaxsrl.experiment import load_experiment
+        from jaxsrl.machine.bound_command import bound_command
+
+        config = SetsConfig(self.env_steps, self.stochastic, self.seed)
+        path = find_experiment(self.experiment)
+        every = str(max(1, load_experiment(path, self.flags).run.total_env_steps // self.evaluations))
+        own = {
+            "--run.directory": str(self.out),
+            "--run.name": "run",
+            "--run.record": str(self.out / TRAINING),
+            "--eval.every": every,
+            "--checkpoint.keep-every": every,
+        }
+        options = [text for option in own.items() for text in option]
+        command = [sys.executable, "-m", "jaxsrl.cli.main", "train", str(path), *self.flags, *options]
+        status = subprocess.run(bound_command(command), check=False).returncode
+        if status:
+            return status
+
+        def show(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+        rows = make_sets(self.out / "run", self.out, config, show)
+        print_tables({"sets": rows}, self.json, f"datasets in {self.out}")
+        return 0

@@ -1,0 +1,144 @@
+"""The standard datasets of a task, made from one training run: random, medium, expert, replay and medium-expert.
+
+Source of the kinds: Fu et al. 2020 (D4RL, arXiv:2004.07219).
+"""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.api import Mode
+from envpool_bridge.errors import UserError
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.serialization import from_json
+from jaxsrl.datasets.dataset import Dataset, find_episodes, open_dataset
+from jaxsrl.datasets.episodes import merge, write_first_steps
+from jaxsrl.datasets.manifest import set_scores
+from jaxsrl.datasets.writer import is_dataset
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.evaluation.record import RecordConfig, record
+from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
+from jaxsrl.models.store import MODELS, ModelStore
+from jaxsrl.runs.read_checkpoint import read_saved_run
+
+SETS = ("random", "medium", "expert", "replay", "medium-expert")
+TRAINING = "training"
+"""Name of the dataset of all steps of the training run, of which "replay" is the beginning."""
+_MEDIUM = 1 / 3
+
+
+@dataclasses.dataclass(frozen=True)
+class SetsConfig:
+    """Sizes of the sets.
+
+    Attributes:
+        env_steps: least number of env steps of each recorded set.
+        stochastic: sample the actions of medium and expert instead of taking the most likely ones.
+        seed: of the first recorded set; the others have the next ones.
+    """
+
+    env_steps: int = 100_000
+    stochastic: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.env_steps < 1 or self.seed < 0:
+            raise UserError(f"expected at least one env step and a seed from 0: got {self.env_steps} and {self.seed}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Levels:
+    """Versions of the run that act in the sets.
+
+    Attributes:
+        expert: that of the highest evaluated return.
+        medium: first one whose return, above the random one, is a third of the expert's.
+    """
+
+    expert: Evaluation
+    medium: Evaluation
+
+
+def choose_levels(evaluations: list[Evaluation], random_return: float) -> Levels:
+    """Returns the versions to record.
+
+    Args:
+        evaluations: of the run, in their order.
+        random_return: mean return of random actions.
+
+    Raises:
+        UserError: the run was not evaluated, or has not learned.
+    """
+    greedy = [each for each in evaluations if each.mode == "greedy"]
+    expert = max(greedy, key=lambda each: each.mean_return, default=None)
+    if expert is None or expert.mean_return <= random_return:
+        best = "none" if expert is None else f"{expert.mean_return:,.1f}"
+        raise UserError(
+            f"expected a run with greedy evaluations above the return of random actions, {random_return:,.1f}: got {best}; train "
+            f"with --eval.every, and longer"
+        )
+    wanted = random_return + _MEDIUM * (expert.mean_return - random_return)
+    return Levels(expert, next(each for each in greedy if each.mean_return >= wanted))
+
+
+def make_sets(run: Path, out: Path, config: SetsConfig, show: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Writes the sets that are missing, scores all, and returns a description of each.
+
+    Args:
+        run: finished run directory with evaluations and the models of all evaluated versions.
+        out: directory of the sets, which contains that of all steps of the run, `TRAINING`.
+        config: sizes.
+        show: receives a line for each set.
+
+    Raises:
+        UserError: the run has no evaluations or models, or has not learned.
+    """
+    metadata = read_saved_run(run).metadata
+    source = _record_missing(run, out / "random", config, RecordConfig(env_steps=config.env_steps, epsilon=1.0), 0)
+    random_return = mean_return(source)
+    levels = choose_levels(read_evaluations(run), random_return)
+    mode = Mode.SAMPLE if config.stochastic else Mode.GREEDY
+    play = RecordConfig(env_steps=config.env_steps, mode=mode)
+    for number, (name, level) in enumerate((("medium", levels.medium), ("expert", levels.expert)), 1):
+        show(f"{name}: update {level.update}, return {level.mean_return:,.1f}")
+        _record_missing(ModelStore(run / MODELS).find(str(level.update)).path, out / name, config, play, number)
+    length = from_json(RunConfig, metadata["experiment"]["run"]).rollout_length
+    _write_missing(out / "replay", lambda path: write_first_steps(out / TRAINING, path, levels.medium.update * length))
+    _write_missing(out / "medium-expert", lambda path: merge([out / "medium", out / "expert"], path))
+    rows = []
+    for name in SETS:
+        set_scores(out / name, random_return, levels.expert.mean_return)
+        dataset = open_dataset(out / name)
+        mean = mean_return(dataset)
+        score = dataset.manifest.normalized_score(mean)
+        rows.append({"set": name, "env_steps": dataset.num_valid_steps, "mean_return": mean, "normalized_score": score})
+    return rows
+
+
+def mean_return(dataset: Dataset) -> float:
+    """Returns the mean return of the whole episodes of a dataset."""
+    return float(np.mean(find_episodes(dataset.steps).returns))
+
+
+def _record_missing(path: Path, out: Path, sets: SetsConfig, config: RecordConfig, number: int) -> Dataset:
+    loaded, metadata = load_agent(path), read_saved_run(path).metadata
+    agent_name = "random" if config.epsilon == 1.0 else loaded.agent.name
+    origin = {"run": path.name, "agent": agent_name, "update": loaded.update}
+    config, env = dataclasses.replace(config, seed=sets.seed + number), metadata["experiment"]["env"]
+    return _write_missing(
+        out, lambda place: record(loaded.agent, loaded.params, loaded.source, place, config, env, origin)
+    )
+
+
+def _write_missing(path: Path, write: Callable[[Path], Any]) -> Dataset:
+    """Writes a dataset unless it is there. Its directory gets its name when it is complete."""
+    if not is_dataset(path):
+        partial = path.with_name(f".{path.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        write(partial)
+        partial.rename(path)
+    return open_dataset(path)

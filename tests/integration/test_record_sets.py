@@ -1,0 +1,69 @@
+"""`jaxsrl record-sets`: levels of skill by hand, and the sets of a short run."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.datasets.dataset import find_damage, open_dataset
+from jaxsrl.datasets.writer import leaf_arrays
+from jaxsrl.evaluation.standard_sets import SETS, SetsConfig, choose_levels
+from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
+
+
+def evaluation(update, mean, mode="greedy"):
+    return Evaluation(update, update, update, mode, mean, 0.0, mean, mean, 1.0, 10, 0, 0.0)
+
+
+def test_expert_is_the_best_and_medium_the_first_past_a_third():
+    returns = [20, 45, 50, 110, 45, 80]
+    levels = choose_levels([evaluation(number, mean) for number, mean in enumerate(returns)], random_return=20.0)
+    assert (levels.expert.update, levels.medium.update) == (3, 2)  # a third: 20 + 90 / 3
+    sampled = choose_levels([evaluation(0, 30), evaluation(1, 90, "sample")], random_return=0.0)
+    assert sampled.expert.update == 0
+    for none in ([], [evaluation(0, 19.0)], [evaluation(0, 90.0, "sample")]):
+        with pytest.raises(UserError, match="above the return of random actions, 20.0"):
+            choose_levels(none, 20.0)
+
+
+def test_bad_sizes_are_rejected():
+    with pytest.raises(UserError, match="at least one env step"):
+        SetsConfig(env_steps=0)
+
+
+@pytest.mark.slow
+def test_the_sets_of_a_run(tmp_path):
+    options = (
+        "--run.total-env-steps 4096 --run.num-envs 8 --pool.num-workers 1 --agent.replay.min-size 256 --eval.episodes 5"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "jaxsrl.cli.main",
+        "record-sets",
+        "dqn_cartpole",
+        "--out",
+        "sets",
+        "--env-steps",
+        "300",
+    ]
+    command += ["--evaluations", "4", "--json", *options.split()]
+    results = [subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300) for _ in range(2)]
+    assert [result.returncode for result in results] == [0, 0], results[-1].stderr
+    first, second = (json.loads(result.stdout.splitlines()[-1])["sets"] for result in results)
+    assert first == second
+    assert [row["set"] for row in first] == list(SETS)
+    random, _, expert, _, _ = first
+    assert random["normalized_score"] == 0.0
+    assert expert["env_steps"] >= 300
+    sets = {name: open_dataset(tmp_path / "sets" / name) for name in (*SETS, "training")}
+    assert not [line for name in sets for line in find_damage(tmp_path / "sets" / name)]
+    best = max(each.mean_return for each in read_evaluations(tmp_path / "sets" / "run"))
+    assert all(sets[name].manifest.score_expert == best for name in SETS)
+    replay, training = (leaf_arrays(sets[name].steps) for name in ("replay", "training"))
+    for name in replay:
+        np.testing.assert_array_equal(replay[name], training[name][: len(replay[name])])
+    assert sets["replay"].manifest.num_steps == sets["medium"].manifest.origin["update"] * 16

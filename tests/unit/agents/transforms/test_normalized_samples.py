@@ -1,0 +1,81 @@
+"""Observation normalization of agents with replay: statistics by numpy, and the same agent on observations normalized by hand."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.api import Mode, ReplayConfig, Sample, Trajectory
+from agents.networks.config import NetworkConfig
+from agents.sac import SACConfig, make_sac
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
+
+N, KEY = 64, jax.random.key(3)
+SPEC = EnvSpec(
+    "test",
+    {"image": ArraySpec((2, 2), "uint8"), "speed": ArraySpec((3,), "float32")},
+    ArraySpec((2,), "float32", -1, 1),
+)
+NETWORK = NetworkConfig(hidden_sizes=(4,), torso="mlp")
+
+
+def sample_of(seed):
+    random = np.random.default_rng(seed)
+    observation = {
+        "image": random.integers(0, 255, (2, N, 2, 2)).astype(np.uint8),
+        "speed": (random.normal(size=(2, N, 3)) * [1.0, 20.0, 0.01] + [5.0, -3.0, 0.1]).astype(np.float32),
+    }
+    steps = Trajectory(
+        observation=observation,
+        is_first=np.zeros((2, N), bool),
+        action=random.uniform(-1, 1, (1, N, 2)).astype(np.float32),
+        reward=random.normal(size=(1, N)).astype(np.float32),
+        terminated=np.zeros((1, N), bool),
+        truncated=np.zeros((1, N), bool),
+        valid=random.random((1, N)) < 0.8,
+        policy_version=np.zeros((1, N), np.int32),
+        extras={},
+    )
+    return Sample(steps, np.full(N, 1 / N, np.float32), np.int32(N))
+
+
+def agent_of(is_on):
+    return make_sac(SACConfig(ReplayConfig(batch_size=N), normalize_observations=is_on), SPEC, NETWORK)
+
+
+def normalized(sample, samples):
+    """The sample with the statistics of `samples`, by numpy."""
+    used = np.concatenate([each.trajectory.observation["speed"][0][each.trajectory.valid[0]] for each in samples])
+    speed = (sample.trajectory.observation["speed"] - used.mean(0)) / np.sqrt(used.var(0) + 1e-8)
+    observation = {**sample.trajectory.observation, "speed": np.clip(speed, -10, 10).astype(np.float32)}
+    return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, observation=observation))
+
+
+def assert_close(one, other):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), one, other)
+
+
+@pytest.mark.slow
+def test_updates_and_actions_are_of_normalized_observations():
+    agent, plain = agent_of(True), agent_of(False)
+    state, expected = agent.init(KEY), plain.init(KEY)
+    samples = [sample_of(seed) for seed in range(3)]
+    update, plain_update = jax.jit(agent.update), jax.jit(plain.update)
+    for number, sample in enumerate(samples):
+        state, _, _ = update(state, sample, KEY)
+        expected, _, _ = plain_update(expected, normalized(sample, samples[: number + 1]), KEY)
+    assert_close(state.params["agent"], expected.params)
+    assert_close(state.extra, expected.extra)
+    seen = samples[0].trajectory.observation
+    by_hand = normalized(samples[0], samples).trajectory.observation
+    rest = (), jnp.zeros(N, bool), jax.random.split(KEY, N), Mode.GREEDY
+    at_first = jax.tree.map(lambda leaf: leaf[0], (seen, by_hand))
+    assert_close(agent.act(state.params, at_first[0], *rest)[0], plain.act(expected.params, at_first[1], *rest)[0])
+
+
+def test_images_are_not_normalized():
+    images = dataclasses.replace(SPEC, observation=SPEC.observation["image"])
+    agent = make_sac(SACConfig(normalize_observations=True), images, NETWORK)
+    assert "statistics" not in jax.eval_shape(agent.init, KEY).params
