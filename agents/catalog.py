@@ -12,6 +12,7 @@ from agents.bc import BCConfig, make_bc
 from agents.coma import COMAConfig, make_coma
 from agents.cql import CQLConfig, make_cql
 from agents.ddpg import DDPGConfig, make_ddpg
+from agents.discrete_bcq import DiscreteBCQConfig, make_discrete_bcq
 from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.dqn import DQNConfig, make_dqn
 from agents.dreamer import DreamerConfig, make_dreamer
@@ -52,6 +53,7 @@ AGENTS: dict[str, Algorithm] = {
     "coma": Algorithm(COMAConfig, make_coma),
     "cql": Algorithm(CQLConfig, make_cql),
     "ddpg": Algorithm(DDPGConfig, make_ddpg),
+    "discrete_bcq": Algorithm(DiscreteBCQConfig, make_discrete_bcq),
     "discrete_cql": Algorithm(DiscreteCQLConfig, make_discrete_cql),
     "dqn": Algorithm(DQNConfig, make_dqn),
     "dreamer": Algorithm(DreamerConfig, make_dreamer),

@@ -172,12 +172,22 @@ def make_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         UserError: The action is not one Discrete leaf, the network is recurrent or does not fit, or a schedule needs the number
             of updates.
     """
+    validate_memoryless(network)
+    return bind_dqn(build_dqn(config, spec, network))
+
+
+def validate_memoryless(network: NetworkConfig) -> None:
+    """Raises UserError if the network is recurrent."""
     if network.core != "none":
         raise UserError(
             f"DQN learns from single steps, without the state of a memory: expected network.core 'none', got {network.core!r}; "
             f"use R2D2"
         )
-    dqn = build_dqn(config, spec, network)
+
+
+def bind_dqn(dqn: DQN) -> ReplayAgent:
+    """Returns the agent of a bound DQN."""
+    config = dqn.config
     return ReplayAgent(
         name="dqn",
         init=partial(init, dqn),
@@ -260,7 +270,7 @@ def act(
     noise = noise_keys if config.noisy and mode is Mode.SAMPLE else None
     state = agent_state["network"] if config.apex_alpha else agent_state
     outputs, state = net.step(params["network"], observation, state, is_first, noise)
-    value, legal, epsilon = dqn.values.mean(outputs), net.legal(observation), params["epsilon"]
+    value, legal, epsilon = dqn.values.mean(outputs), net.legal(params["network"], observation), params["epsilon"]
     if config.apex_alpha:
         epsilon = jnp.power(epsilon, agent_state["exponent"])
         state = {"network": state, "exponent": agent_state["exponent"]}
@@ -313,7 +323,7 @@ def loss(
     chosen = select_action(net.outputs(params, batch.observation, keys[0]), batch.action)
     next_target = net.outputs(target, batch.next_observation, keys[1])
     next_online = net.outputs(params, batch.next_observation, keys[2]) if dqn.config.double else next_target
-    best = greedy(values.mean(next_online), net.legal(batch.next_observation))
+    best = greedy(values.mean(next_online), net.legal(params, batch.next_observation))
     bootstrap = jax.lax.stop_gradient(select_action(next_target, best))
     error, priority = values.loss(chosen, bootstrap, batch.reward, batch.discount)
     mean = partial(weighted_mean, weight=batch.weight)

@@ -166,7 +166,7 @@ def loss(
     length = config.sequence_length
     rewards = jax.tree.map(lambda x: x[:length], n_step_returns(config, steps))
     preference = dqn.values.mean(jax.lax.stop_gradient(online) if config.double else evaluated)
-    best = greedy(preference, dqn.net.legal(steps.observation))
+    best = greedy(preference, dqn.net.legal(params, steps.observation))
     bootstrap = take_steps(jax.lax.stop_gradient(select_action(evaluated, best)), rewards.position)
     chosen = select_action(online[:length], steps.action[:length])
     error, difference = dqn.values.loss(chosen, bootstrap, rewards.reward, rewards.discount)

@@ -37,7 +37,7 @@ class QNetwork(NamedTuple):
         unroll: Maps (params, observation [T, B, ...], state [B, ...] each, is_first [T, B] bool, noise) to outputs [T, B, A, K] and
             the next state; works for all networks.
         initial_state: Initial recurrent state of a number of rows; () without memory.
-        legal: Maps an observation [..., *leaf] to [..., A], 0 where an action is illegal; None if all are always legal.
+        legal: Maps (params, observation [..., *leaf]) to [..., A], 0 where an action is illegal; None if all are always legal.
         num_actions: A.
         is_recurrent: Whether the network is recurrent.
     """
@@ -46,7 +46,7 @@ class QNetwork(NamedTuple):
     outputs: Callable[[Params, Observation, Array | None], Array]
     unroll: Callable[[Params, Observation, AgentState, Array, Array | None], tuple[Array, AgentState]]
     initial_state: InitialAgentStateFn
-    legal: Callable[[Observation], Array | None]
+    legal: Callable[[Params, Observation], Array | None]
     num_actions: int
     is_recurrent: bool
 
@@ -101,7 +101,8 @@ def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> Q
     torso = _Features(config, inputs.images, cut=core is None)
     masked = find_mask(spec)
 
-    def legal(observation: Observation) -> Array | None:
+    def legal(params: Params, observation: Observation) -> Array | None:
+        del params
         return None if masked is None else lookup(observation, masked.mask)
 
     return _bound(inputs, torso, core, head)._replace(legal=legal, num_actions=num_actions)
@@ -150,4 +151,4 @@ def _bound(inputs: ObservationInputs, torso: nn.Module, core: Core | None, head:
         return head.apply(params["head"], hidden, noise), state  # pyright: ignore[reportReturnType]
 
     initial_state = (lambda num_rows: ()) if core is None else core.initial_state
-    return QNetwork(init, outputs, unroll, initial_state, lambda _: None, 0, core is not None)
+    return QNetwork(init, outputs, unroll, initial_state, lambda params, observation: None, 0, core is not None)

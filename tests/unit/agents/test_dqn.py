@@ -38,7 +38,7 @@ def tabular(config):
     def look_up(params, observation, noise):
         return jnp.asarray(params)[jnp.asarray(observation["state"][..., 0], jnp.int32)]
 
-    net = QNetwork(dqn.net.init, look_up, None, lambda n: (), lambda o: o["legal"], ACTIONS, False)
+    net = QNetwork(dqn.net.init, look_up, None, lambda n: (), lambda p, o: o["legal"], ACTIONS, False)
     return dqn._replace(net=net)
 
 

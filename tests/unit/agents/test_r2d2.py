@@ -44,7 +44,7 @@ def remembering_table(dqn):
         state, outputs = jax.lax.scan(step, state, (observation, is_first))
         return outputs, state
 
-    net = QNetwork(dqn.net.init, None, unroll, lambda n: jnp.zeros(n), lambda o: None, ACTIONS, True)
+    net = QNetwork(dqn.net.init, None, unroll, lambda n: jnp.zeros(n), lambda p, o: None, ACTIONS, True)
     return dqn._replace(net=net)
 
 

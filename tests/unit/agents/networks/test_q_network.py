@@ -82,7 +82,7 @@ def test_q_network_names_leaves_and_excludes_mask():
         "mood": np.zeros(2, np.int32),
     }
     assert jax.eval_shape(net.outputs, params, observation, None).shape == (2, 3, 1)
-    assert net.legal(observation) is observation["legal"]
+    assert net.legal(None, observation) is observation["legal"]
 
 
 def test_recurrent_q_network_unroll_equals_steps():
