@@ -9,6 +9,7 @@ from agents.alphazero import AlphaZeroConfig, make_alphazero
 from agents.api import AnyAgent
 from agents.awac import AWACConfig, make_awac
 from agents.bc import BCConfig, make_bc
+from agents.bcq import BCQConfig, make_bcq
 from agents.coma import COMAConfig, make_coma
 from agents.cql import CQLConfig, make_cql
 from agents.ddpg import DDPGConfig, make_ddpg
@@ -50,6 +51,7 @@ AGENTS: dict[str, Algorithm] = {
     "alphazero": Algorithm(AlphaZeroConfig, make_alphazero),
     "awac": Algorithm(AWACConfig, make_awac),
     "bc": Algorithm(BCConfig, make_bc),
+    "bcq": Algorithm(BCQConfig, make_bcq),
     "coma": Algorithm(COMAConfig, make_coma),
     "cql": Algorithm(CQLConfig, make_cql),
     "ddpg": Algorithm(DDPGConfig, make_ddpg),

@@ -4,19 +4,17 @@ Source of the minimum over several critics: Fujimoto et al. 2018 (arXiv:1802.094
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from agents.api import Array, Observation, Params
-from agents.networks.branch import HeadSize, make_branch
+from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
+from agents.networks.observation_inputs import make_inputs, validate_torso
+from agents.networks.vector_branch import make_vector_branch
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec
-from envpool_bridge.spec.tree import Path
-
-_OBSERVATION, _ACTION = "observation", "action"
+from envpool_bridge.spec.specs import EnvSpec
 
 
 class CriticEnsemble(NamedTuple):
@@ -35,7 +33,7 @@ class CriticEnsemble(NamedTuple):
 def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_critics: int) -> CriticEnsemble:
     """Returns critics with independent weights of the action and every leaf of the observation, `critic_only` ones too.
 
-    The action is one more leaf: next to the elements of vectors, and after the convolutions of images.
+    The action is one more leaf, see `make_vector_branch`.
 
     Args:
         config: Network of each critic.
@@ -50,20 +48,13 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_cri
         raise UserError(f"num_critics must be at least 1: got {num_critics}")
     inputs = make_inputs(spec, config.torso)
     validate_torso(spec, inputs)
-    branch = make_branch(config.critic, _with_action(inputs, num_actions), {"head": HeadSize(1, 1.0)})
+    branch = make_vector_branch(config.critic, inputs, "action", num_actions, {"head": HeadSize(1, 1.0)})
 
     def init(key: Array) -> Params:
         return jax.vmap(branch.init)(jax.random.split(key, num_critics))
 
     def values(params: Params, observation: Observation, action: Array) -> Array:
-        inputs: Any = {_OBSERVATION: observation, _ACTION: action}
         # One batched product for all, not E small ones after another.
-        return jax.vmap(lambda member: branch.outputs(member, inputs)["head"][..., 0])(params)
+        return jax.vmap(lambda member: branch.outputs(member, observation, action)["head"][..., 0])(params)
 
     return CriticEnsemble(init, values)
-
-
-def _with_action(inputs: ObservationInputs, num_actions: int) -> ObservationInputs:
-    leaves: tuple[tuple[Path, LeafSpec], ...] = tuple(((_OBSERVATION, *path), leaf) for path, leaf in inputs.leaves)
-    action = ((_ACTION,), ArraySpec((num_actions,), "float32"))
-    return ObservationInputs((*leaves, action), inputs.torso, named=True)

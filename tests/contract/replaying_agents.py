@@ -17,9 +17,10 @@ from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpe
 REPLAYING = sorted(
     name for name, entry in AGENTS.items() if "replay" in {field.name for field in dataclasses.fields(entry.config)}
 )
-CONTINUOUS = {"awac", "cql", "ddpg", "iql", "maddpg", "rebrac", "sac", "td3", "td3_bc"}
+CONTINUOUS = {"awac", "bcq", "cql", "ddpg", "iql", "maddpg", "rebrac", "sac", "td3", "td3_bc"}
 TEAMS, REMEMBERING = {"vdn", "qmix", "maddpg"}, {"r2d2"}
 SMALL = {
+    "bcq": {"generator_hidden_sizes": (8,), "num_acting_candidates": 5},
     "r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "stride": 2},
     "dreamer": {
         "model": WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2),
