@@ -16,6 +16,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.command import BenchCommand
+from jaxsrl.cli.commands.arena import Arena
 from jaxsrl.cli.commands.config import ShowConfig
 from jaxsrl.cli.commands.control import Control
 from jaxsrl.cli.commands.dataset import DatasetCommand
@@ -57,6 +58,7 @@ COMMANDS: dict[str, type[Command]] = {
     "view": View,
     "control": Control,
     "evaluate": Evaluate,
+    "arena": Arena,
     "record": Record,
     "record-sets": RecordSets,
     "dataset": DatasetCommand,

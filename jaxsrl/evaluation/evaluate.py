@@ -29,8 +29,8 @@ class EvaluationReport:
         lengths: length of every episode, in env steps.
         seed: seed that reproduces it.
         greedy: whether the most likely action was taken.
-        agent_returns: mean return of each agent, by name; {} where a row is an environment. `returns` are then means over the
-            agents of an episode.
+        returns_by_agent: returns of each agent's episodes, by name; {} where a row is an environment. `returns` are then means
+            over the agents of an episode.
         task_returns: mean return of each task, by name; {} where all rows are alike. A task without an episode is absent.
     """
 
@@ -39,7 +39,7 @@ class EvaluationReport:
     lengths: tuple[int, ...]
     seed: int
     greedy: bool
-    agent_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    returns_by_agent: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict[str, tuple[float, ...]])
     task_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
 
     def __repr__(self) -> str:
@@ -47,6 +47,11 @@ class EvaluationReport:
             f"EvaluationReport({self.env_id!r}, {len(self.returns)} episodes, mean_return={self.mean_return:.4g}, "
             f"std_return={self.std_return:.4g}, mean_length={np.mean(self.lengths):.4g}, seed={self.seed}, greedy={self.greedy})"
         )
+
+    @property
+    def agent_returns(self) -> dict[str, float]:
+        """Mean return of each agent, by name."""
+        return {name: float(np.mean(values)) for name, values in self.returns_by_agent.items()}
 
     @property
     def mean_return(self) -> float:
@@ -71,7 +76,7 @@ class EvaluationReport:
             "mean_length": float(np.mean(self.lengths)),
             "seed": self.seed,
             "greedy": self.greedy,
-            **({"agent_returns": dict(self.agent_returns)} if self.agent_returns else {}),
+            **({"agent_returns": self.agent_returns} if self.returns_by_agent else {}),
             **({"task_returns": dict(self.task_returns)} if self.task_returns else {}),
         }
 
@@ -161,13 +166,15 @@ def _report(
         lengths.append(max(length for _, length in results))
         for place, agent in enumerate(spec.agents):
             by_agent[agent.name] += [value for value, _ in played[place]]
-    means = {name: float(np.mean(values)) for name, values in by_agent.items() if values}
+    played_by = {name: tuple(values) for name, values in by_agent.items() if values}
     by_task: dict[str, list[float]] = {task.name: [] for task in spec.tasks}
     tasks = assign_tasks(spec.tasks, num_envs) if spec.tasks else []
     for episode, value in enumerate(returns if tasks else ()):
         by_task[spec.tasks[tasks[episode % num_envs]].name].append(value)
     task_means = {name: float(np.mean(values)) for name, values in by_task.items() if values}
-    return EvaluationReport(spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, means, task_means)
+    return EvaluationReport(
+        spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, played_by, task_means
+    )
 
 
 def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:

@@ -1,8 +1,9 @@
 """Games of an agent against an opponent, from both seats."""
 
 import dataclasses
+import json
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +14,26 @@ from agents.api import AnyAgent, Array, Mode, Observation, Params
 from agents.search.game import GameFn
 from agents.search.model import ILLEGAL, ModelStep, Root
 from agents.search.uct import UCTConfig, uct_search
+from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.pgx import PgxEnv, pgx_rules
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
 
-Player = Callable[[Observation, Array], Array]
-"""Maps (observations [N, ...], typed keys [N]) to moves [N] int32."""
 _MASK = "action_mask"
+
+
+class Player(NamedTuple):
+    """A player of any number of games at once. Players with the same function share its compiled program.
+
+    Attributes:
+        choose: Maps (params, observations [N, ...], typed keys [N]) to moves [N] int32.
+        params: parameters; () for a player without any.
+    """
+
+    choose: Callable[[Params, Observation, Array], Array]
+    params: Params = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +71,9 @@ def play_games(env: JaxEnv, play: GameFn, agent: Player, opponent: Player, games
     """
     if games < 2:
         raise UserError(f"games are played in both seats: expected at least 2, got {games}")
-    numbers = {"first": games - games // 2, "second": games // 2}
-    keys = jax.random.split(jax.random.key(seed), 2)
-    return [
-        _play_seat(env, play, (agent, opponent), seat, number, key)
-        for (seat, number), key in zip(numbers.items(), keys, strict=True)
-    ]
+    # The same key: games of both seats are pairs with the same first position.
+    numbers, key = {"first": games - games // 2, "second": games // 2}, jax.random.key(seed)
+    return [_play_seat(env, play, (agent, opponent), seat, number, key) for seat, number in numbers.items()]
 
 
 def _play_seat(
@@ -73,12 +82,12 @@ def _play_seat(
     start_key, key = jax.random.split(key)
     _, observation = jax.vmap(env.reset)(jax.random.split(start_key, games))
     table = _Table(observation, jnp.zeros(games), jnp.zeros(games, bool))
-    move = [jax.jit(partial(_move, play, player)) for player in players]
     turn = 0 if seat == "first" else 1
     while not bool(table.ended.all()):
         key, move_key = jax.random.split(key)
         sign = 1.0 if turn == 0 else -1.0
-        table = move[turn](table, jax.random.split(move_key, games), sign)
+        move_keys = jax.random.split(move_key, games)
+        table = _jitted_move(play, players[turn].choose)(players[turn].params, table, move_keys, sign)
         turn = 1 - turn
     wins, losses = int((table.score > 0).sum()), int((table.score < 0).sum())
     return SeatResult(seat, games, wins, games - wins - losses, losses)
@@ -92,8 +101,15 @@ class _Table(NamedTuple):
     ended: Array
 
 
-def _move(play: GameFn, player: Player, table: _Table, keys: Array, sign: Array) -> _Table:
-    after = jax.vmap(play)(table.observation, player(table.observation, keys))
+@lru_cache(maxsize=64)
+def _jitted_move(play: GameFn, choose: Callable[..., Array]) -> Callable[..., _Table]:
+    return jax.jit(partial(_move, play, choose))
+
+
+def _move(
+    play: GameFn, choose: Callable[..., Array], params: Params, table: _Table, keys: Array, sign: Array
+) -> _Table:
+    after = jax.vmap(play)(table.observation, choose(params, table.observation, keys))
 
     def keep(old: Array, new: Array) -> Array:
         return jnp.where(table.ended.reshape(-1, *[1] * (new.ndim - 1)), old, new)
@@ -103,19 +119,30 @@ def _move(play: GameFn, player: Player, table: _Table, keys: Array, sign: Array)
     return _Table(observation, score, table.ended | after.ended)
 
 
-def agent_player(agent: AnyAgent, params: Params, mode: Mode = Mode.GREEDY) -> Player:
-    """Returns the player whose moves are an agent's actions."""
+def agent_moves(agent: AnyAgent, leaves: tuple[str, ...] = (), mode: Mode = Mode.GREEDY) -> Callable[..., Array]:
+    """Returns the `choose` of players whose moves are an agent's actions.
 
-    def choose(observation: Observation, keys: Array) -> Array:
+    Args:
+        agent: acts without a memory of earlier moves.
+        leaves: names of the leaves that it observes; all if empty.
+        mode: how it chooses.
+    """
+
+    def choose(params: Params, observation: Observation, keys: Array) -> Array:
+        seen = {name: observation[name] for name in leaves} if leaves else observation
         first = jnp.zeros(keys.shape, bool)
-        return agent.act(params, observation, agent.initial_agent_state(keys.shape[0]), first, keys, mode)[0]
+        return agent.act(params, seen, agent.initial_agent_state(keys.shape[0]), first, keys, mode)[0]
 
     return choose
 
 
-def random_player(observation: Observation, keys: Array) -> Array:
-    """Returns legal moves that are equally likely."""
+def _random_move(params: Params, observation: Observation, keys: Array) -> Array:
+    del params
     return jax.vmap(jax.random.categorical)(keys, _uniform(observation)).astype(jnp.int32)
+
+
+RANDOM = Player(_random_move)
+"""Player whose legal moves are equally likely."""
 
 
 def uct_player(play: GameFn, simulations: int) -> Player:
@@ -129,11 +156,12 @@ def uct_player(play: GameFn, simulations: int) -> Player:
             after.reward, discount, _uniform(after.observation), jnp.zeros(action.shape), after.observation
         )
 
-    def choose(observation: Observation, keys: Array) -> Array:
+    def choose(params: Params, observation: Observation, keys: Array) -> Array:
+        del params
         root = Root(_uniform(observation), jnp.zeros(keys.shape), observation)
         return uct_search(step, None, root, keys, UCTConfig(simulations)).action
 
-    return choose
+    return Player(choose)
 
 
 def make_opponent(name: str, play: GameFn, load: Callable[[str], Player]) -> Player:
@@ -143,7 +171,7 @@ def make_opponent(name: str, play: GameFn, load: Callable[[str], Player]) -> Pla
         UserError: the number of simulations is none.
     """
     if name == "random":
-        return random_player
+        return RANDOM
     kind, _, number = name.partition(":")
     if kind != "uct":
         return load(name)
@@ -156,24 +184,38 @@ def _uniform(observation: Observation) -> Array:
     return jnp.where(observation[_MASK] != 0, 0.0, ILLEGAL)
 
 
+def game_of(source: EnvSource) -> tuple[PgxEnv, GameFn]:
+    """Returns the game of a run's environments, with the leaf "state" that its rules need, and the rules.
+
+    Raises:
+        UserError: the environment is no game of suite "pgx" of two players with perfect information.
+    """
+    env = source.make_jax_env() if isinstance(source, JaxSource) else None
+    if not isinstance(env, PgxEnv):
+        raise UserError(f"opponents are for games of suite 'pgx': got environment {source.spec().env_id}")
+    return PgxEnv(env.env_id, json.dumps({"with_state": True})), pgx_rules(env.env_id)
+
+
+def loaded_player(loaded: LoadedAgent, mode: Mode = Mode.GREEDY) -> Player:
+    """Returns the player of a loaded agent."""
+    leaves: Any = loaded.source.spec().observation
+    return Player(agent_moves(loaded.agent, tuple(leaves), mode), loaded.params)
+
+
 def evaluate_against(
     loaded: LoadedAgent, opponent: str, games: int, seed: int, mode: Mode = Mode.GREEDY
 ) -> list[SeatResult]:
     """Plays games of a loaded agent against "random", "uct:SIMULATIONS", or the run or checkpoint at a path.
 
     Raises:
-        UserError: the environment is no game of suite "pgx" with the leaf "state", or the opponent plays another game.
+        UserError: the environment is no game of suite "pgx", or the opponent plays another game.
     """
-    env = loaded.source.make_jax_env() if isinstance(loaded.source, JaxSource) else None
-    if not isinstance(env, PgxEnv):
-        raise UserError("opponents are for games of suite 'pgx': got another environment")
-    play = pgx_rules(env.env_id)
+    env, play = game_of(loaded.source)
 
     def load(path: str) -> Player:
         other = load_agent(Path(path))
-        if other.source.spec() != loaded.source.spec():
+        if game_of(other.source)[0] != env:
             raise UserError(f"opponent {path}: expected a run of {env.env_id}, got {other.source.spec().env_id}")
-        return agent_player(other.agent, other.params, mode)
+        return loaded_player(other, mode)
 
-    player = agent_player(loaded.agent, loaded.params, mode)
-    return play_games(env, play, player, make_opponent(opponent, play, load), games, seed)
+    return play_games(env, play, loaded_player(loaded, mode), make_opponent(opponent, play, load), games, seed)

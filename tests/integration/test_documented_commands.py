@@ -237,7 +237,9 @@ ELSEWHERE = {
     "models": "test_documented_models.py",
     "export": "test_export.py",
     "control": "test_control.py",
+    "arena": "test_arena.py",
     "record": "test_commands_dataset.py",
+    "record-sets": "test_record_sets.py",
     "dataset": "test_commands_dataset.py",
     "tune": "test_documented_tune.py",
 }
@@ -247,7 +249,8 @@ def test_every_command_is_tested():
     assert {*FORMS, *ELSEWHERE} == set(COMMANDS)
     for name, kind in COMMANDS.items():
         has_json = "json" in {field.name for field in dataclasses.fields(kind)}
-        assert has_json == (name in FORMS or name in ("models", "tune", "control", "record", "dataset"))
+        own = ("arena", "models", "tune", "control", "record", "record-sets", "dataset")
+        assert has_json == (name in FORMS or name in own)
 
 
 @pytest.mark.parametrize("arguments", [line for lines in FORMS.values() for line in lines], ids=" ".join)

@@ -11,7 +11,7 @@ pytest.importorskip("pgx")
 
 from experiments import alphazero_tictactoe
 from jaxsrl.envs.pgx import PgxEnv, pgx_rules
-from jaxsrl.evaluation.games import agent_player, play_games
+from jaxsrl.evaluation.games import Player, loaded_player, play_games
 from jaxsrl.evaluation.load_agent import load_agent
 from tests.support.tic_tac_toe import action_values, all_boards
 
@@ -27,12 +27,12 @@ def perfect_player():
         best[((board + 1) * PLACES).sum(), good] = True
     table = jnp.array(np.where(best, 0.0, -1e9), jnp.float32)
 
-    def choose(observation, keys):
+    def choose(params, observation, keys):
         stones = observation["board"].reshape(-1, 9, 2).astype(jnp.int32)
         number = ((stones[..., 0] - stones[..., 1] + 1) * PLACES).sum(-1)
         return jax.vmap(jax.random.categorical)(keys, table[number]).astype(jnp.int32)
 
-    return choose
+    return Player(choose)
 
 
 @pytest.mark.slow
@@ -42,5 +42,5 @@ def test_tic_tac_toe_is_never_lost_to_perfect_play(tmp_path):
     dataclasses.replace(experiment, run=run).train(quiet=True)
     loaded = load_agent(tmp_path / "run")
     game = PgxEnv("tic_tac_toe", '{"with_state": true}'), pgx_rules("tic_tac_toe")
-    for seat in play_games(*game, agent_player(loaded.agent, loaded.params), perfect_player(), games=200, seed=0):
+    for seat in play_games(*game, loaded_player(loaded), perfect_player(), games=200, seed=0):
         assert (seat.wins, seat.losses) == (0, 0)

@@ -8,17 +8,17 @@ pytest.importorskip("pgx")
 
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.pgx import PgxEnv, pgx_rules
-from jaxsrl.evaluation.games import make_opponent, play_games, random_player
+from jaxsrl.evaluation.games import RANDOM, Player, make_opponent, play_games
 
 ENV, PLAY = PgxEnv("tic_tac_toe", '{"with_state": true}'), pgx_rules("tic_tac_toe")
 
 
-def first_free(observation, keys):
+def first_free(params, observation, keys):
     """Takes the first free place."""
     return jnp.argmax(observation["action_mask"], axis=-1).astype(jnp.int32)
 
 
-def last_free(observation, keys):
+def last_free(params, observation, keys):
     """Takes the last free place."""
     mask = observation["action_mask"]
     return (mask.shape[-1] - 1 - jnp.argmax(mask[:, ::-1], axis=-1)).astype(jnp.int32)
@@ -26,14 +26,14 @@ def last_free(observation, keys):
 
 def test_results_are_those_of_the_agent_in_each_seat():
     # 0 8 1 7 2: the upper row is first. 8 0 7 1 6: the lower row is first. Whoever begins wins.
-    first, second = play_games(ENV, PLAY, first_free, last_free, games=5, seed=0)
+    first, second = play_games(ENV, PLAY, Player(first_free), Player(last_free), games=5, seed=0)
     assert (first.seat, first.games, first.wins, first.draws, first.losses) == ("first", 3, 3, 0, 0)
     assert (second.seat, second.games, second.wins, second.draws, second.losses) == ("second", 2, 0, 0, 2)
 
 
 def test_random_games_have_the_known_results():
     """Random play from the first position is won by the first player with probability 0.585, drawn with 0.127."""
-    first, second = play_games(ENV, PLAY, random_player, random_player, games=4000, seed=0)
+    first, second = play_games(ENV, PLAY, RANDOM, RANDOM, games=4000, seed=0)
     np.testing.assert_allclose([first.wins, first.draws, first.losses], [1170, 254, 576], atol=80)
     np.testing.assert_allclose([second.losses, second.draws, second.wins], [1170, 254, 576], atol=80)
 
@@ -41,16 +41,16 @@ def test_random_games_have_the_known_results():
 @pytest.mark.slow
 def test_uct_never_loses_to_random_moves():
     uct = make_opponent("uct:500", PLAY, None)
-    for seat in play_games(ENV, PLAY, uct, random_player, games=40, seed=0):
+    for seat in play_games(ENV, PLAY, uct, RANDOM, games=40, seed=0):
         assert seat.losses == 0
         assert seat.wins >= 10
 
 
 def test_opponents_are_made_by_name():
-    assert make_opponent("random", PLAY, None) is random_player
+    assert make_opponent("random", PLAY, None) is RANDOM
     assert make_opponent("runs/other", PLAY, lambda path: (path, "loaded")) == ("runs/other", "loaded")
     for name in ("uct:", "uct:0", "uct:many"):
         with pytest.raises(UserError, match="uct:SIMULATIONS"):
             make_opponent(name, PLAY, None)
     with pytest.raises(UserError, match="at least 2"):
-        play_games(ENV, PLAY, random_player, random_player, games=1, seed=0)
+        play_games(ENV, PLAY, RANDOM, RANDOM, games=1, seed=0)

@@ -1,0 +1,66 @@
+"""`jaxsrl arena`."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from envpool_bridge.errors import UserError
+from jaxsrl.terminal.tables import print_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Arena:
+    """Play games between all pairs of policies, and rate them.
+
+    Attributes:
+        paths: run directories, RUN@TAG, checkpoints; "random" for random moves in a board game.
+        games: of each pair, half of them from each side.
+        seed: of environments and actions.
+        stochastic: sample actions instead of taking the most likely ones.
+        first_side: pattern of the names of the agents of one side; by default the first half of all.
+        out: file for names, payoffs and ratings, *.json.
+        plot: file for a heat map of the payoffs, .png, .svg or .pdf.
+        trust_env: import the module that the id of the environment names ("module:Id"), which runs its code.
+        json: print one JSON object instead of a table.
+    """
+
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    games: int = 100
+    seed: int = 0
+    stochastic: bool = False
+    first_side: str = ""
+    out: Path | None = None
+    plot: Path | None = None
+    trust_env: bool = False
+    json: bool = False
+
+    def run(self) -> int:
+        """Plays all pairs, writes the files and prints the ratings."""
+        from agents.api import Mode
+        from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena, rate
+        from jaxsrl.plots.draw_payoffs import draw_payoffs
+        from jaxsrl.run_directory import write_json
+
+        for file in (self.out, self.plot):
+            if file is not None and not file.parent.is_dir():
+                raise UserError(f"expected a file in an existing directory: got {file}")
+        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
+        config = ArenaConfig(self.games, self.seed, mode, self.first_side)
+
+        def show(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+        payoffs = play_arena(load_contestants(self.paths, self.trust_env), config, show)
+        if self.out is not None:
+            write_json(self.out, payoffs.to_json())
+        if self.plot is not None:
+            draw_payoffs(payoffs.names, payoffs.share, self.plot)
+        if self.json:
+            print(json.dumps(payoffs.to_json()))  # noqa: T201
+        else:
+            print_tables({"ratings": rate(payoffs)}, False, "ratings")
+        return 0

@@ -1,0 +1,286 @@
+"""Games between all pairs of policies: their payoffs and ratings."""
+
+import dataclasses
+import fnmatch
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agents.api import AnyAgent, Mode
+from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_spec
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.collect.inference.act import ActOnRows
+from jaxsrl.evaluation.evaluate import evaluate, make_evaluation_act
+from jaxsrl.evaluation.games import RANDOM, Player, game_of, loaded_player, play_games
+from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
+from jaxsrl.population.meta_game import nash_average
+from jaxsrl.population.ratings import Results, fit_bradley_terry
+from jaxsrl.runs.read_checkpoint import read_saved_run
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """A policy that plays for either side.
+
+    Attributes:
+        name: of the run, with its tag.
+        loaded: agent, parameters and environments; None for random moves.
+    """
+
+    name: str
+    loaded: LoadedAgent | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaConfig:
+    """Games of each pair.
+
+    Attributes:
+        games: of each pair, half of them from each side.
+        seed: of environments and actions; both halves of a pair have the same.
+        mode: how policies choose.
+        first_side: pattern of the names of the agents of the first side; "" for the first half of all. The rest are the second.
+    """
+
+    games: int = 100
+    seed: int = 0
+    mode: Mode = Mode.GREEDY
+    first_side: str = ""
+
+    def __post_init__(self) -> None:
+        if self.games < 2 or self.games % 2:
+            raise UserError(
+                f"half of the games of a pair are from each side: expected an even number, got {self.games}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Payoffs:
+    """Results of all pairs of P policies.
+
+    Attributes:
+        names: of the policies.
+        wins: [P, P] number of games that i won against j.
+        draws: [P, P] number of games without a winner, symmetric.
+        returns: [P, P] mean return of i against j, environment reward units.
+    """
+
+    names: tuple[str, ...]
+    wins: np.ndarray
+    draws: np.ndarray
+    returns: np.ndarray
+
+    @property
+    def points(self) -> np.ndarray:
+        """[P, P] points of i against j: a win is 1, a draw one half."""
+        return self.wins + 0.5 * self.draws
+
+    @property
+    def share(self) -> np.ndarray:
+        """[P, P] points per game; NaN on the diagonal, where there are no games."""
+        games = self.points + self.points.T
+        return np.divide(self.points, games, out=np.full(games.shape, np.nan), where=games > 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns names, payoffs, and the ratings of `rate` as JSON data."""
+        arrays = {name: getattr(self, name).tolist() for name in ("wins", "draws", "returns")}
+        return {"names": list(self.names), **arrays, "ratings": rate(self)}
+
+
+def rate(payoffs: Payoffs) -> list[dict[str, Any]]:
+    """Returns the policies, best first: Bradley-Terry rating, its standard error, points per game, weight in the Nash average."""
+    points = payoffs.points
+    games, advantage = points + points.T, np.nan_to_num(payoffs.share - 0.5)
+    ratings, (mixture, _) = fit_bradley_terry(Results(points)), nash_average(advantage)
+    rows = [
+        {
+            "policy": name,
+            "rating": float(ratings.rating[number]),
+            "standard_error": float(ratings.error[number]),
+            "points_per_game": float(points[number].sum() / max(games[number].sum(), 1)),
+            "nash_weight": float(mixture[number]),
+        }
+        for number, name in enumerate(payoffs.names)
+    ]
+    return sorted(rows, key=lambda row: -row["rating"])
+
+
+def load_contestants(paths: Sequence[str], trust_env: bool = False) -> list[Contestant]:
+    """Loads the policies of runs, "RUN@TAG", checkpoints, or "random".
+
+    Raises:
+        UserError: there are fewer than two, two have one name, or they are of different environments.
+    """
+    if len(paths) < 2 or len(set(paths)) < len(paths):
+        raise UserError(f"an arena has at least two policies, each once: got {', '.join(paths) or 'none'}")
+    contestants = [
+        Contestant(path, None if path == "random" else load_agent(Path(path), trust_env=trust_env)) for path in paths
+    ]
+    loaded = [each for each in contestants if each.loaded is not None]
+    if not loaded:
+        raise UserError("an arena needs a run, whose environment is played: got only random moves")
+    spec = _spec(loaded[0])
+    for each in loaded[1:]:
+        if (_spec(each).env_id, _spec(each).action) != (spec.env_id, spec.action):
+            raise UserError(f"{each.name}: expected a run of {spec.env_id}, got {_spec(each).env_id}")
+    return contestants
+
+
+def play_arena(contestants: Sequence[Contestant], config: ArenaConfig, show: Callable[[str], None]) -> Payoffs:
+    """Plays the games of all pairs.
+
+    Args:
+        contestants: from `load_contestants`.
+        config: of the games.
+        show: receives a line for each pair.
+
+    Raises:
+        UserError: the environment has no two sides.
+    """
+    first = next(each.loaded for each in contestants if each.loaded is not None)
+    play_pair = (
+        _match_of_agents(contestants, config) if first.source.spec().agents else _board_game(contestants, config)
+    )
+    count = len(contestants)
+    wins, draws, returns = (np.zeros((count, count)) for _ in range(3))
+    for one, other in itertools.combinations(range(count), 2):
+        pair = play_pair(one, other)
+        wins[one, other], wins[other, one] = pair.wins, pair.losses
+        draws[one, other] = draws[other, one] = config.games - pair.wins - pair.losses
+        returns[one, other], returns[other, one] = pair.mean_return, pair.opponent_return
+        names = f"{contestants[one].name} - {contestants[other].name}"
+        show(f"{names}: {pair.wins} won, {config.games - pair.wins - pair.losses} drawn, {pair.losses} lost")
+    return Payoffs(tuple(each.name for each in contestants), wins, draws, returns)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pair:
+    """Games of a pair, as the first of both sees them."""
+
+    wins: int
+    losses: int
+    mean_return: float
+    opponent_return: float
+
+
+def _spec(contestant: Contestant) -> EnvSpec:
+    assert contestant.loaded is not None
+    return contestant.loaded.source.spec()
+
+
+def _board_game(contestants: Sequence[Contestant], config: ArenaConfig) -> Callable[[int, int], _Pair]:
+    """Returns the match of two players of a board game, where the player to move is the only row."""
+    first = next(each.loaded for each in contestants if each.loaded is not None)
+    env, play = game_of(first.source)
+    choices: dict[str, Player] = {}
+    players: list[Player] = []
+    for each in contestants:
+        if each.loaded is None:
+            players.append(RANDOM)
+            continue
+        own = loaded_player(each.loaded, config.mode)
+        # Policies of one configuration share a compiled program.
+        players.append(Player(choices.setdefault(_configuration(each.loaded), own).choose, own.params))
+
+    def match(one: int, other: int) -> _Pair:
+        seats = play_games(env, play, players[one], players[other], config.games, config.seed)
+        wins, losses = sum(seat.wins for seat in seats), sum(seat.losses for seat in seats)
+        mean = (wins - losses) / config.games
+        return _Pair(wins, losses, mean, -mean)
+
+    return match
+
+
+def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> Callable[[int, int], _Pair]:
+    """Returns the match of two policies in an environment of several agents, which they play for in turn."""
+    loaded = [each.loaded for each in contestants if each.loaded is not None]
+    if len(loaded) < len(contestants):
+        raise UserError("random moves are a policy of board games only: leave them out")
+    agents = _shared_agents(loaded)
+    source, spec = loaded[0].source, loaded[0].source.spec()
+    sides = split_sides(spec, config.first_side)
+    programs: dict[tuple[int, int], tuple[AnyAgent, ActOnRows]] = {}
+
+    def play(first: int, second: int) -> list[tuple[float, float]]:
+        """Returns the mean returns of both sides in each game."""
+        key = (id(agents[first]), id(agents[second]))
+        if key not in programs:
+            grouped = _grouped(spec, sides, agents[first], agents[second])
+            programs[key] = grouped, make_evaluation_act(grouped, source, config.mode)
+        grouped, act = programs[key]
+        params = {"first": loaded[first].params, "second": loaded[second].params}
+        return _returns_of_sides(grouped, params, source, sides, config, act)
+
+    def match(one: int, other: int) -> _Pair:
+        games = play(one, other) + [(own, theirs) for theirs, own in play(other, one)]
+        own, theirs = np.array(games).T
+        return _Pair(int((own > theirs).sum()), int((own < theirs).sum()), float(own.mean()), float(theirs.mean()))
+
+    return match
+
+
+def split_sides(spec: EnvSpec, first_side: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the indices of the agents of both sides.
+
+    Raises:
+        UserError: one side has no agents, or no half can be formed.
+    """
+    names = [agent.name for agent in spec.agents]
+    if not first_side and len(names) % 2:
+        raise UserError(
+            f"{spec.env_id} has an odd number of agents, {', '.join(names)}: name those of one side, --first-side"
+        )
+    matched = fnmatch.filter(names, first_side) if first_side else names[: len(names) // 2]
+    first = tuple(number for number, name in enumerate(names) if name in matched)
+    second = tuple(number for number in range(len(names)) if number not in first)
+    if not first or not second:
+        raise UserError(f"--first-side {first_side!r} must match some of the agents {', '.join(names)}, but not all")
+    return first, second
+
+
+def _grouped(spec: EnvSpec, sides: tuple[tuple[int, ...], ...], first: AnyAgent, second: AnyAgent) -> AnyAgent:
+    pairs = zip(("first", "second"), sides, (first, second), strict=True)
+    return make_grouped(
+        spec, [PolicyGroup(name, side, policy_spec(spec, side), agent, frozen=True) for name, side, agent in pairs]
+    )
+
+
+def _returns_of_sides(
+    agent: AnyAgent,
+    params: Any,
+    source: EnvSource,
+    sides: tuple[tuple[int, ...], ...],
+    config: ArenaConfig,
+    act: ActOnRows,
+) -> list[tuple[float, float]]:
+    spec = source.spec()
+    report = evaluate(
+        agent, params, source, episodes=config.games // 2, seed=config.seed, mode=config.mode, max_rows=64, act=act
+    )
+    means = []
+    for side in sides:
+        values = [report.returns_by_agent[spec.agents[number].name] for number in side]
+        means.append(np.mean(values, axis=0))
+    return list(zip(*(each.tolist() for each in means), strict=True))
+
+
+def _shared_agents(loaded: Sequence[LoadedAgent]) -> list[AnyAgent]:
+    """Returns the agents, one for all policies of one configuration, which then share compiled programs."""
+    agents: dict[str, AnyAgent] = {}
+    return [agents.setdefault(_configuration(each), each.agent) for each in loaded]
+
+
+def _configuration(loaded: LoadedAgent) -> str:
+    """Returns all that makes an agent's functions, as text."""
+    metadata = read_saved_run(loaded.checkpoint).metadata
+    experiment = metadata.get("experiment", {})
+    if experiment.get("policies", {}).get("mapping", "{}") != "{}":
+        raise UserError(f"{loaded.checkpoint} has several policies: an arena is for runs whose policy plays every side")
+    parts = [metadata.get("algorithm"), experiment.get("agent"), experiment.get("network"), experiment.get("env")]
+    return json.dumps(parts, sort_keys=True)

@@ -1,0 +1,108 @@
+"""`jaxsrl arena`: payoffs of all pairs in board games and among agents, and what is rejected."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxsrl.cli.main
+from agents.a2c import A2CConfig
+from agents.networks.config import NetworkConfig
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.arena import ArenaConfig, Payoffs, load_contestants, play_arena, rate, split_sides
+from jaxsrl.evaluation.games import evaluate_against
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.experiment import Experiment
+from tests.support.run_configs import run_config
+
+BOARD = EnvConfig("tic_tac_toe", suite="pgx")
+ROCK_PAPER_SCISSORS = EnvConfig("pettingzoo/classic/rps_v2", suite="pettingzoo", kwargs='{"max_cycles": 3}')
+
+
+def train(directory, name, env, seed, plan="serial"):
+    settings = {"num_envs": 8, "rollout_length": 8, "total_env_steps": 64, "eval_final_episodes": 0, "seed": seed}
+    config = run_config(name=name, directory=str(directory), plan=plan, **settings)
+    Experiment(env, A2CConfig(), NetworkConfig(hidden_sizes=(8,)), config).train(quiet=True)
+    return str(Path(directory) / name)
+
+
+@pytest.fixture(scope="module")
+def board_runs(tmp_path_factory):
+    pytest.importorskip("pgx")
+    directory = tmp_path_factory.mktemp("runs")
+    return [train(directory, f"run{seed}", BOARD, seed, "device_only") for seed in (0, 1)]
+
+
+def play(paths, config):
+    lines = []
+    payoffs = play_arena(load_contestants(paths), config, lines.append)
+    assert len(lines) == len(paths) * (len(paths) - 1) / 2
+    return payoffs
+
+
+def test_board_games_of_all_pairs(board_runs, tmp_path, capsys):
+    first, second = board_runs
+    paths = [first, second, "random"]
+    payoffs = play(paths, ArenaConfig(games=20))
+    games = payoffs.points + payoffs.points.T
+    np.testing.assert_array_equal(games, 20.0 * (1 - np.eye(3)))
+    np.testing.assert_array_equal(payoffs.returns, (payoffs.wins - payoffs.wins.T) / 20)
+    for row, opponent in ((0, second), (1, "random")):
+        seats = evaluate_against(load_agent(Path(paths[row])), opponent, 20, 0)
+        assert payoffs.wins[row, row + 1] == sum(seat.wins for seat in seats)
+    options = ["--games", "20", "--out", str(tmp_path / "a.json"), "--plot", str(tmp_path / "a.png"), "--json"]
+    jaxsrl.cli.main.main(["arena", *paths, *options])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "a.json").read_text()) == payoffs.to_json()
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_both_policies_play_both_sides(tmp_path):
+    pytest.importorskip("pettingzoo")
+    paths = [train(tmp_path, f"run{seed}", ROCK_PAPER_SCISSORS, seed) for seed in (0, 1)]
+    once, again = (play(paths, ArenaConfig(games=10)) for _ in range(2))
+    assert dataclasses.astuple(once)[0] == tuple(paths)
+    for one, other in zip(dataclasses.astuple(once)[1:], dataclasses.astuple(again)[1:], strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(once.returns, -once.returns.T)
+    assert once.points[0, 1] + once.points[1, 0] == 10
+    # A policy against its own copy, from both sides of the same games, wins as often as it loses.
+    twin = play([paths[0], f"{paths[0]}/checkpoints/1"], ArenaConfig(games=10))
+    assert twin.points[0, 1] == twin.points[1, 0] == 5
+
+
+def test_the_best_is_first_and_a_beaten_one_has_no_nash_weight():
+    wins = np.array([[0.0, 9.0, 10.0], [1.0, 0.0, 8.0], [0.0, 2.0, 0.0]])
+    rows = rate(Payoffs(("a", "b", "c"), wins, np.zeros((3, 3)), np.zeros((3, 3))))
+    assert [row["policy"] for row in rows] == ["a", "b", "c"]
+    assert rows[0]["nash_weight"] == pytest.approx(1.0, abs=1e-6)
+    assert rows[1]["points_per_game"] == 0.45
+
+
+def test_sides_are_halves_or_what_a_pattern_names():
+    pytest.importorskip("mpe2")
+    spec = make_env(EnvConfig("simple_tag_v3", "mpe")).spec()
+    assert split_sides(spec, "") == ((0, 1), (2, 3))
+    assert split_sides(spec, "agent_*") == ((3,), (0, 1, 2))
+    for pattern in ("*", "nobody"):
+        with pytest.raises(UserError, match="but not all"):
+            split_sides(spec, pattern)
+
+
+def test_what_cannot_play_is_rejected(board_runs, tmp_path):
+    for paths, message in (
+        (board_runs[:1], "at least two policies"),
+        ([board_runs[0]] * 2, "each once"),
+        (["random", str(tmp_path)], "no run directory|no checkpoint"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_contestants(paths)
+    with pytest.raises(UserError, match="an even number, got 5"):
+        ArenaConfig(games=5)
+    with pytest.raises(SystemExit):
+        jaxsrl.cli.main.main(["arena", *board_runs, "--out", str(tmp_path / "none" / "a.json")])
