@@ -1,6 +1,7 @@
 """DreamerV3 of the smallest size on CartPole-v1."""
 
 from agents.dreamer import DreamerConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.world_models.sizes import WorldModelConfig
 from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -13,6 +14,10 @@ EXPERIMENT = Experiment(
         replay=ReplayConfig(capacity=50_000, batch_size=16, min_size=2_048, samples_per_insert=2.0),
         model=WorldModelConfig("1m"),
         imagine_last=8,
+        # The paper's 4e-5 is for more gradient steps than these 6,000; the decay keeps what was learned.
+        learning_rate=4e-4,
+        learning_rate_schedule=ScheduleConfig("linear"),
+        warmup_steps=200,
     ),
     run=RunConfig(num_envs=8, rollout_length=16, total_env_steps=50_000, eval=EvalConfig(final_episodes=50)),
 )

@@ -1,6 +1,7 @@
 """DreamerV3 of the smallest size on a task of the DeepMind Control suite, from states, through EnvPool."""
 
 from agents.dreamer import DreamerConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.world_models.sizes import WorldModelConfig
 from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, PoolConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -14,6 +15,7 @@ EXPERIMENT = Experiment(
         model=WorldModelConfig("1m"),
         imagine_last=8,
         learning_rate=4e-4,
+        learning_rate_schedule=ScheduleConfig("linear"),
         warmup_steps=200,
     ),
     run=RunConfig(

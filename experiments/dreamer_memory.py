@@ -1,6 +1,7 @@
 """DreamerV3 on a task that needs a memory, the RememberCue probe."""
 
 from agents.dreamer import DreamerConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.world_models.sizes import WorldModelConfig
 from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -16,6 +17,7 @@ EXPERIMENT = Experiment(
         stride=8,
         imagine_last=8,
         learning_rate=4e-4,
+        learning_rate_schedule=ScheduleConfig("linear"),
         warmup_steps=200,
     ),
     run=RunConfig(num_envs=16, rollout_length=8, total_env_steps=30_000, eval=EvalConfig(final_episodes=100)),
