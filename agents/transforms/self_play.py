@@ -1,0 +1,286 @@
+"""Self-play against a pool of past selves, as a transform of an on-policy agent of a symmetric game between two teams.
+
+The learner plays itself in some environments. In the others one team is the learner and the other is one of K slots, each with the
+parameters of a library member. The learner is the first team in half of them. Every `snapshot_every` updates the learner enters the
+library. Every `reslot_every` updates each slot draws a member. The update learns from the learner's rows only.
+
+Sources: fictitious self-play (Heinrich et al. 2015), prioritized fictitious self-play (Vinyals et al. 2019). The result is an
+ordinary Agent, so every plan can run it. Normalization statistics are parameters, so a snapshot has its own.
+
+The division of environments is in the agent state, because `act` may get any of the rows. Every policy is computed for all rows of
+a call, and each row takes the result of its own: acting costs K + 1 times as much. Mode GREEDY plays the learner on both sides.
+"""
+
+import dataclasses
+import fnmatch
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Agent, AgentState, AnyAgent, Array, LearnerState, Metrics, Mode, Params, Trajectory
+from agents.ops import opponent_library as libraries
+from agents.ops.game_results import Steps, init_games, play_on
+from agents.ops.opponent_library import Library, Opponents
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
+
+_SELF = -1  # opponent and controller of rows that the learner plays
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfPlayConfig:
+    """Settings of the pool of past selves.
+
+    Attributes:
+        slots: K, past selves that act at the same time. 0: off, all agents are the newest policy.
+        library_size: M, past selves that are kept; the oldest leaves a full library.
+        self_share: Share of environments in which the learner plays itself.
+        snapshot_every: Updates between two past selves that enter the library. The initial policy is in it from the start.
+        reslot_every: Updates between two draws of the slots' members.
+        opponents: Probability of a member: "uniform" (fictitious self-play), "newest", "hard" in proportion to (1 - x)^p,
+            "variance" to x (1 - x), where x is the learner's rate of wins against it, or "mixture".
+        exponent: p of "hard".
+        mixture: Weights of members 0, 1, ... in the order in which they entered, of "mixture".
+        team: Pattern of the names of the first team's agents; "" for the first half of the agents.
+    """
+
+    slots: int = 0
+    library_size: int = 32
+    self_share: float = 0.5
+    snapshot_every: int = 20
+    reslot_every: int = 5
+    opponents: Opponents = "uniform"
+    exponent: float = 2.0
+    mixture: tuple[float, ...] = ()
+    team: str = ""
+
+    def __post_init__(self) -> None:
+        if self.slots < 0:
+            raise UserError(f"self_play.slots must not be negative: got {self.slots}")
+        for name in ("library_size", "snapshot_every", "reslot_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"self_play.{name} must be at least 1: got {getattr(self, name)}")
+        if not 0.0 <= self.self_share < 1.0:
+            raise UserError(f"self_play.self_share must lie in [0, 1): got {self.self_share}")
+        if not self.exponent > 0.0:
+            raise UserError(f"self_play.exponent must be positive: got {self.exponent}")
+        known = ("uniform", "newest", "hard", "variance", "mixture")
+        if self.opponents not in known:
+            raise UserError(f"self_play.opponents must be one of {', '.join(known)}: got {self.opponents!r}")
+        if (self.opponents == "mixture") != bool(self.mixture):
+            raise UserError(
+                f"self_play.mixture has the weights of opponents 'mixture', and belongs to no others: got {self.mixture} for "
+                f"{self.opponents!r}"
+            )
+        if self.mixture and not (min(self.mixture) >= 0.0 and sum(self.mixture) > 0.0):
+            raise UserError(
+                f"self_play.mixture must have weights of at least 0, and one above: expected such as (0.5, 0.5), got {self.mixture}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pool:
+    """An agent, the settings of its pool, and the first team: [rows_per_env] bool."""
+
+    agent: Agent
+    config: SelfPlayConfig
+    first_team: tuple[bool, ...]
+
+
+def make_self_play(agent: AnyAgent, spec: EnvSpec, config: SelfPlayConfig, num_rows: int) -> Agent:
+    """Returns the agent with a pool of past selves as opponents.
+
+    Its parameters become {"learner": those of the agent, "slots": [K, ...] each, "members": [K] int32}. Slot k has the parameters
+    of library member `members[k]`; the library is in `extra`. `extras["opponent"]` of a step is the member that the learner
+    played, or -1 for itself.
+
+    Args:
+        agent: On-policy agent that acts for every row.
+        spec: Specification of all rows.
+        config: Settings, with at least one slot.
+        num_rows: Rows of the run.
+
+    Raises:
+        UserError: The agent learns from replay, or is several policies.
+        UserError: The environment has no two teams of one size, or a slot would not play both teams.
+    """
+    first_team = _first_team(spec, config.team)
+    if not isinstance(agent, Agent) or agent.groups or agent.bind_replay is not None:
+        raise UserError(
+            f"self-play needs one policy that learns from trajectories, such as ppo: got {agent.name}, which learns from replay "
+            f"or is several policies"
+        )
+    num_envs = num_rows // spec.rows_per_env
+    against_slots = int(np.sum(_slots(config, np.arange(num_envs)) != _SELF))
+    if against_slots < 2 * config.slots:
+        raise UserError(
+            f"self_play.slots: each of {config.slots} slots needs an environment for either team: expected {2 * config.slots} "
+            f"environments without self-play, got {against_slots} of {num_envs}; use fewer slots, a smaller self_share or more "
+            f"rows"
+        )
+    pool = _Pool(agent, config, first_team)
+    return agent._replace(
+        init=partial(_init, pool, num_envs),
+        initial_agent_state=partial(_initial_agent_state, pool),
+        act=partial(_act, pool),
+        update=partial(_update, pool),
+        extras={**agent.extras, "opponent": ArraySpec((), "int32")},
+        gradient_steps=None,
+    )
+
+
+def _first_team(spec: EnvSpec, pattern: str) -> tuple[bool, ...]:
+    names = [agent.name for agent in spec.agents]
+    if not names:
+        raise UserError(f"{spec.env_id} has one agent: self-play needs two teams of agents")
+    half = len(names) // 2
+    members = [fnmatch.fnmatchcase(name, pattern) if pattern else row < half for row, name in enumerate(names)]
+    if 2 * sum(members) != len(names):
+        raise UserError(
+            f"{spec.env_id}: self-play needs two teams of the same size: self_play.team {pattern!r} puts {sum(members)} of "
+            f"{len(names)} agents {names} into the first"
+        )
+    return tuple(members)
+
+
+def _slots(config: SelfPlayConfig, env: np.ndarray) -> np.ndarray:
+    """Returns the slot of each environment, -1 where the learner plays itself; both are spread evenly."""
+    return np.where(_plays_itself(config, env), _SELF, _rank(config, env) % config.slots)
+
+
+def _plays_itself(config: SelfPlayConfig, env: np.ndarray) -> np.ndarray:
+    return _num_self(config, env + 1) > _num_self(config, env)
+
+
+def _num_self(config: SelfPlayConfig, num_envs: np.ndarray) -> np.ndarray:
+    return np.floor(num_envs * config.self_share + 1e-9).astype(np.int64)
+
+
+def _rank(config: SelfPlayConfig, env: np.ndarray) -> np.ndarray:
+    """Returns the number of environments before each in which a slot plays."""
+    return env - _num_self(config, env)
+
+
+def _init(pool: _Pool, num_envs: int, key: Array) -> LearnerState:
+    state = pool.agent.init(key)
+    library = libraries.init_library(state.params, pool.config.library_size)
+    extra = {"agent": state.extra, "library": library, "games": init_games(num_envs)}
+    members = jnp.zeros(pool.config.slots, jnp.int32)
+    return dataclasses.replace(state, params=_params(state.params, library, members), extra=extra)
+
+
+def _params(learner: Params, library: Library, members: Array) -> Params:
+    return {"learner": learner, "slots": libraries.take_members(library, members), "members": members}
+
+
+def _initial_agent_state(pool: _Pool, num_rows: int) -> AgentState:
+    """Returns the state of the agent ("policy"), and for each row what it plays.
+
+    "env": environment of the run. "slot": slot that plays in it, or -1. "controller": slot that acts for the row, or -1 for the
+    learner. "opponent": member at the last step. "step": steps of the run. All are int32.
+    """
+    env, agent = np.divmod(np.arange(num_rows), len(pool.first_team))
+    slot = _slots(pool.config, env)
+    learner_is_first = (_rank(pool.config, env) // pool.config.slots) % 2 == 0
+    is_learner = (slot == _SELF) | (np.asarray(pool.first_team)[agent] == learner_is_first)
+    return {
+        "policy": pool.agent.initial_agent_state(num_rows),
+        "env": jnp.asarray(env, jnp.int32),
+        "slot": jnp.asarray(slot, jnp.int32),
+        "controller": jnp.asarray(np.where(is_learner, _SELF, slot), jnp.int32),
+        "opponent": jnp.full(num_rows, _SELF, jnp.int32),
+        "step": jnp.zeros(num_rows, jnp.int32),
+    }
+
+
+def _act(
+    pool: _Pool, params: Params, observation: Any, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
+) -> tuple[Any, dict[str, Array], AgentState]:
+    """Acts for rows [R]; a slot starts with a new recurrent state where its member has changed since the last step."""
+    memory, slot = agent_state["policy"], agent_state["slot"]
+    opponent = jnp.full_like(slot, _SELF)
+    action, extras, after = pool.agent.act(params["learner"], observation, memory, is_first, keys, mode)
+    if mode is Mode.SAMPLE:
+        opponent = jnp.where(slot == _SELF, _SELF, params["members"][slot])
+        starts = is_first | (opponent != agent_state["opponent"])
+
+        def act_slot(past: Params) -> tuple[Any, dict[str, Array], AgentState]:
+            return pool.agent.act(past, observation, memory, starts, keys, mode)
+
+        choose = partial(_choose, agent_state["controller"])
+        theirs = jax.vmap(act_slot)(params["slots"])
+        action, extras, after = jax.tree.map(choose, (action, extras, after), theirs)
+    state = {**agent_state, "policy": after, "opponent": opponent, "step": agent_state["step"] + 1}
+    return action, {**extras, "opponent": opponent}, state
+
+
+def _choose(controller: Array, learner: Array, slots: Array) -> Array:
+    """Returns for each row the value [R, ...] of the learner, or that of its slot among [K, R, ...]."""
+    own = slots[jnp.maximum(controller, 0), jnp.arange(len(controller))]
+    is_learner = (controller == _SELF).reshape((-1,) + (1,) * (learner.ndim - 1))
+    return jnp.where(is_learner, learner, own)
+
+
+def _update(pool: _Pool, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
+    """Updates the learner from its rows, then the results of games, the library, and the slots."""
+    config, rows = pool.config, batch.agent_state
+    learn_key, draw_key = jax.random.split(key)
+    own = dataclasses.replace(
+        batch,
+        valid=batch.valid & (rows["controller"] == _SELF),
+        extras={name: batch.extras[name] for name in pool.agent.extras},
+        agent_state=rows["policy"],
+    )
+    before = dataclasses.replace(state, params=state.params["learner"], extra=state.extra["agent"])
+    learned, metrics = pool.agent.update(before, own, learn_key)
+    first = partial(_first_rows, len(pool.first_team), 0)
+    games, results = play_on(
+        state.extra["games"], first(rows["env"]), first(rows["step"]), _steps(len(pool.first_team), batch)
+    )
+    library = libraries.count_games(state.extra["library"], *results)
+    number, members = learned.num_updates, state.params["members"]
+    library = jax.lax.cond(
+        number % config.snapshot_every == 0,
+        lambda: libraries.add_member(library, learned.params),
+        lambda: library,
+    )
+    probability = libraries.probabilities(library, config.opponents, config.exponent, config.mixture)
+    drawn = libraries.draw_members(library, probability, config.slots, draw_key)
+    # A slot never has a member that has left the library.
+    members = jnp.where((number % config.reslot_every == 0) | ~libraries.holds(library, members), drawn, members)
+    extra = {"agent": learned.extra, "library": library, "games": games}
+    params = _params(learned.params, library, members)
+    metrics = metrics | _metrics(library, results.counts)
+    return dataclasses.replace(learned, params=params, extra=extra), metrics
+
+
+def _metrics(library: Library, counts: Array) -> Metrics:
+    present = library.member >= 0
+    mean = jnp.sum(jnp.where(present, libraries.win_rates(library), 0.0)) / jnp.sum(present)
+    return {
+        "self_play/members": jnp.sum(present).astype(jnp.float32),
+        "self_play/games": jnp.sum(counts).astype(jnp.float32),
+        "self_play/win_rate": mean,
+    }
+
+
+def _steps(rows_per_env: int, batch: Trajectory) -> Steps:
+    """Returns the steps of whole environments, of trajectories [T, R * rows_per_env]."""
+    by_env = (*batch.valid.shape[:1], -1, rows_per_env)
+    sign = jnp.where(batch.agent_state["controller"] == _SELF, 1.0, -1.0)
+    score = jnp.where(batch.valid, batch.reward * sign, 0.0).reshape(by_env)
+    valid, ended = batch.valid.reshape(by_env), (batch.terminated | batch.truncated).reshape(by_env)
+    return Steps(
+        jnp.sum(score, axis=2),
+        _first_rows(rows_per_env, 1, batch.extras["opponent"]),
+        jnp.any(valid, axis=2),
+        jnp.any(ended, axis=2) & ~jnp.any(valid & ~ended, axis=2),  # the last of its agents
+    )
+
+
+def _first_rows(rows_per_env: int, axis: int, array: Array) -> Array:
+    """Returns the value of the first row of each environment; a reshape keeps rows that are sharded where they are."""
+    return array.reshape((*array.shape[:axis], -1, rows_per_env, *array.shape[axis + 1 :])).take(0, axis=axis + 1)
