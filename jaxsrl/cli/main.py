@@ -28,6 +28,7 @@ from jaxsrl.cli.commands.models import Models
 from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
 from jaxsrl.cli.commands.plot import Plot
+from jaxsrl.cli.commands.population import TrainPopulation
 from jaxsrl.cli.commands.record import Record
 from jaxsrl.cli.commands.record_sets import RecordSets
 from jaxsrl.cli.commands.results import Results
@@ -50,6 +51,7 @@ class Command(Protocol):
 COMMANDS: dict[str, type[Command]] = {
     "train": Train,
     "tune": Tune,
+    "population": TrainPopulation,
     "config": ShowConfig,
     "new": New,
     "runs": Runs,

@@ -1,0 +1,81 @@
+"""`jaxsrl population`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.tables import print_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainPopulation:
+    """Train a population: after each round the worst members copy the best, and change their hyper-parameters.
+
+    Each round of a member is an ordinary run. The same command continues a stopped population.
+
+    Attributes:
+        experiment: name of one in experiments/, here or of the package, or the path of a Python file.
+        space: .toml, .yaml or .json file of ranges and choices: agent.learning_rate = {low = 1e-5, high = 1e-1, log = true}.
+        members: number of members.
+        rounds: number of rounds; a complete population can get more.
+        env_steps: of each round.
+        rule: "truncation" (Jaderberg et al. 2017), "sample_factory" (Petrenko et al. 2020), or "none".
+        share: of the members that are the worst, and that are the best.
+        at_once: members that train at the same time, each on cores of its own.
+        directory: of the population; by default runs/population_EXPERIMENT.
+        seed: of values, copies and changes, and of the runs.
+        json: print one JSON object instead of a table.
+        flags: of the experiment, for all members.
+    """
+
+    experiment: tyro.conf.Positional[str]
+    space: Path
+    members: int = 8
+    rounds: int = 10
+    env_steps: int = 50_000
+    rule: str = "truncation"
+    share: float = 0.25
+    at_once: int = 1
+    directory: Path | None = None
+    seed: int = 0
+    json: bool = False
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def run(self) -> int:
+        """Trains the rounds that are missing, and prints the members of the last one."""
+        import sys
+
+        from jaxsrl.tune.pbt import PBTConfig
+        from jaxsrl.tune.population import Population, PopulationConfig
+        from jaxsrl.tune.space import Choices, read_space
+        from jaxsrl.tune.study import Sweep
+
+        path, space = find_experiment(self.experiment), read_space(self.space)
+        entries: dict[str, dict[str, Any]] = {
+            name: {"choices": list(entry.values)}
+            if isinstance(entry, Choices)
+            else {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
+            for name, entry in space.items()
+        }
+        sweep = Sweep(str(path), entries, self.flags, "none", "random", seed=self.seed)
+        sweep.make_experiment({name: entry.first for name, entry in space.items()}).build()  # rejects unknown options
+        rule = PBTConfig(rule=self.rule, share=self.share)  # pyright: ignore[reportArgumentType]
+        config = PopulationConfig(
+            str(path), entries, self.members, self.rounds, self.env_steps, rule, self.seed, self.flags
+        )
+
+        def show(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+        population = Population(self.directory or Path("runs") / f"population_{path.stem}", config, self.at_once, show)
+        status = population.run()
+        history = population.state["history"]
+        rows = [
+            {"member": number, "score": member["score"], "copied_from": member["source"], **member["values"]}
+            for number, member in enumerate(history[-1] if history else [])
+        ]
+        print_tables({"members": rows}, self.json, f"round {len(history)} of {self.rounds}")
+        return status

@@ -1,0 +1,132 @@
+"""Commands as processes of their own: in turn, or next to each other on cores of their own."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from jaxsrl.machine.bound_command import bound_command
+from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
+
+POLL_SECONDS = 0.2
+_STOP_SECONDS = 300.0  # a run saves before it stops
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A command to run.
+
+    Attributes:
+        name: subject of the lines about it.
+        command: program and arguments.
+        output: file to which its output is appended; None for the terminal.
+    """
+
+    name: str
+    command: Sequence[str]
+    output: Path | None = None
+
+
+def run_tasks(
+    tasks: Sequence[Task], at_once: int, show: Callable[[str], None], poll_seconds: float = POLL_SECONDS
+) -> int:
+    """Runs commands; returns an exit status. No process remains.
+
+    A stop signal is passed on to the processes. After a failed one the others stop in the same way.
+
+    Args:
+        tasks: to run, in this order.
+        at_once: processes at the same time, each with an equal part of the cores.
+        show: called with a line for each task that starts or ends.
+        poll_seconds: between looks at the processes.
+
+    Returns:
+        0; the status of a task that failed; the status of the signal after a stop signal.
+    """
+    return _Processes(tasks, at_once, show, poll_seconds).run()
+
+
+class _Processes:
+    """Processes of the tasks. Thread-safety: the main thread."""
+
+    def __init__(self, tasks: Sequence[Task], at_once: int, show: Callable[[str], None], poll_seconds: float) -> None:
+        self._waiting, self._show, self._poll_seconds = list(tasks), show, poll_seconds
+        self._cores = _divide_cores(min(at_once, len(self._waiting)))
+        self._running: dict[str, tuple[subprocess.Popen[bytes], set[int]]] = {}
+        self._stop = threading.Event()
+        self._signal = ""
+        self._status = 0
+
+    def run(self) -> int:
+        """Runs all tasks to their ends."""
+        with stop_on_signals(self._request_stop):
+            try:
+                while not self._stop.is_set() and (self._waiting or self._running):
+                    while self._waiting and self._cores:
+                        self._start(self._waiting.pop(0), self._cores.pop(0))
+                    self._stop.wait(self._poll_seconds)
+                    self._collect()
+                for process, _ in self._running.values():
+                    process.send_signal(signal.Signals[self._signal] if self._signal else signal.SIGTERM)
+                deadline = time.monotonic() + _STOP_SECONDS
+                for process, _ in self._running.values():
+                    process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._show(f"processes did not stop within {_STOP_SECONDS:.0f} s and were killed")
+            finally:
+                for process, _ in self._running.values():
+                    process.kill()
+                    process.wait()
+        return exit_status(self._signal) if self._signal else self._status
+
+    def _request_stop(self, signal_name: str) -> None:
+        self._signal = signal_name
+        self._stop.set()
+
+    def _start(self, task: Task, cores: set[int]) -> None:
+        with _only_cores(cores), contextlib.ExitStack() as held:
+            file = None if task.output is None else held.enter_context(open(task.output, "ab"))
+            # A session of its own: a terminal's Ctrl-C reaches it only through this process.
+            process = subprocess.Popen(bound_command(task.command), stdout=file, stderr=file, start_new_session=True)
+        self._running[task.name] = process, cores
+        self._show(f"{task.name} starts" + (f": see {task.output}" if task.output else ""))
+
+    def _collect(self) -> None:
+        """Removes processes that have ended; after a failure, stops the others."""
+        for name, (process, cores) in list(self._running.items()):
+            status = process.poll()
+            if status is None or self._signal:  # a stopped task is run again later
+                continue
+            del self._running[name]
+            self._cores.append(cores)
+            self._show(f"{name} is complete" if status == 0 else f"{name} ended with exit status {status}")
+            if status != 0:
+                self._status = status if status > 0 else 128 - status
+                self._stop.set()
+
+
+def _divide_cores(num_parts: int) -> list[set[int]]:
+    """Returns the cores of this process in parts; an empty set where the system has no affinity (macOS)."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [set() for _ in range(num_parts)]
+    cores = sorted(os.sched_getaffinity(0))
+    return [set(cores[part::num_parts]) for part in range(num_parts)]
+
+
+@contextlib.contextmanager
+def _only_cores(cores: set[int]) -> Iterator[None]:
+    """Gives processes that start inside only these cores."""
+    if not cores or cores == os.sched_getaffinity(0):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

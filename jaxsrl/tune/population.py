@@ -1,0 +1,179 @@
+"""Population based training of runs: rounds of training, with copies and changed hyper-parameters between them.
+
+Every round of a member is an ordinary run in a directory of its own, which starts from the parameters and the optimizer of a run
+of the round before. The state of the population is one file, replaced atomically after each round. A killed population is
+continued by the same call: complete runs are kept, interrupted ones resume exactly, so that the result is the same bit for bit.
+"""
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envpool_bridge.errors import UserError
+from jaxsrl.config.files import nest_options
+from jaxsrl.machine.run_tasks import Task, run_tasks
+from jaxsrl.run_directory import read_json, write_json
+from jaxsrl.tune.pbt import PBTConfig, choose, first_values
+from jaxsrl.tune.space import Space, parse_space
+
+STATE = "population.json"
+SCORE = "eval.json"
+"""File of a run with its evaluation after training: `mean_return` is the score of a member."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PopulationConfig:
+    """Settings of a population, which its directory keeps.
+
+    Attributes:
+        experiment: path of its file.
+        space: options that differ between members, as in a file of ranges.
+        members: number of members.
+        rounds: number of rounds.
+        env_steps: of each round.
+        rule: who copies whom.
+        seed: of initial values, copies and changes; `seed + member` is that of the runs.
+        flags: of the experiment, for all members.
+    """
+
+    experiment: str
+    space: Mapping[str, Mapping[str, Any]]
+    members: int = 8
+    rounds: int = 10
+    env_steps: int = 50_000
+    rule: PBTConfig = dataclasses.field(default_factory=PBTConfig)
+    seed: int = 0
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.members < 2 or min(self.rounds, self.env_steps) < 1 or self.seed < 0:
+            raise UserError(
+                f"a population has at least two members, a round, an env step, and a seed from 0: got {self.members}, "
+                f"{self.rounds}, {self.env_steps}, {self.seed}"
+            )
+
+    def parsed_space(self) -> Space:
+        """Returns the ranges and choices."""
+        return parse_space(self.space, "the space of the population")
+
+
+Train = Callable[[Sequence[Task]], int]
+"""Runs the tasks of a round; returns an exit status, not 0 if it was stopped."""
+
+
+class Population:
+    """Rounds of a population. One process at a time.
+
+    Args:
+        directory: of the population; made if need be.
+        config: settings.
+        at_once: runs at the same time.
+        show: receives lines.
+        train: runs a round; None for processes.
+
+    Raises:
+        UserError: the directory holds a population with other settings.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: PopulationConfig,
+        at_once: int,
+        show: Callable[[str], None],
+        train: Train | None = None,
+    ) -> None:
+        self._directory, self._config, self._show = directory, config, show
+        self._train = train or (lambda tasks: run_tasks(tasks, at_once, show))
+        self._space = config.parsed_space()
+        self.state = self._open()
+
+    def run(self) -> int:
+        """Runs all rounds that are missing; returns 0, or the status of a round that was stopped."""
+        while len(self.state["history"]) < self._config.rounds:
+            number = len(self.state["history"])
+            tasks = [self._task(number, member) for member in range(self._config.members)]
+            missing = [task for member, task in enumerate(tasks) if not self._score_file(number, member).is_file()]
+            if missing and (status := self._train(missing)):
+                return status
+            self._finish_round(number)
+        return 0
+
+    def _open(self) -> dict[str, Any]:
+        path, settings = self._directory / STATE, _as_json(self._config)
+        if path.is_file():
+            state = read_json(path)
+            changed = {name for name in settings if state["settings"].get(name) != settings[name]} - {"rounds"}
+            if changed:
+                raise UserError(
+                    f"{path} is of a population with other settings ({', '.join(sorted(changed))}): choose another --directory"
+                )
+            return {**state, "settings": settings}
+        self._directory.mkdir(parents=True, exist_ok=True)
+        values = first_values(self._space, self._config.members, self._random(0))
+        members = [{"values": own, "source": None} for own in values]
+        state = {"settings": settings, "members": members, "history": []}
+        write_json(path, state)
+        return state
+
+    def _random(self, number: int) -> np.random.Generator:
+        # Of the round alone: a population that is continued draws what an uninterrupted one draws.
+        return np.random.default_rng((self._config.seed, number))
+
+    def _run_name(self, number: int, member: int) -> str:
+        return f"round{number:03d}_member{member:02d}"
+
+    def _score_file(self, number: int, member: int) -> Path:
+        return self._directory / self._run_name(number, member) / SCORE
+
+    def _task(self, number: int, member: int) -> Task:
+        """Returns the command of one member's round, and writes its configuration."""
+        config, name, entry = self._config, self._run_name(number, member), self.state["members"][member]
+        file = self._directory / f"{name}.json"
+        write_json(file, nest_options(entry["values"]))
+        flags = ["--run.directory", str(self._directory), "--run.name", name]
+        flags += ["--run.total-env-steps", str(config.env_steps), "--run.seed", str(config.seed + member)]
+        if entry["source"] is not None:
+            source = self._directory / self._run_name(number - 1, entry["source"])
+            flags += ["--run.init-from", str(source), "--run.init-optimizer"]
+        train = [sys.executable, "-m", "jaxsrl.cli.main", "train", config.experiment, "--config", str(file)]
+        return Task(name, [*train, *config.flags, *flags], self._directory / f"{name}.txt")
+
+    def _finish_round(self, number: int) -> None:
+        """Reads the scores, chooses what each member does next, and replaces the state."""
+        members, config = self.state["members"], self._config
+        scores = [self._read_score(number, member) for member in range(config.members)]
+        values = [entry["values"] for entry in members]
+        choices = choose(config.rule, self._space, scores, values, self._random(number + 1))
+        record = [{**entry, "score": score} for entry, score in zip(members, scores, strict=True)]
+        self.state = {
+            **self.state,
+            "members": [{"values": dict(choice.values), "source": choice.source} for choice in choices],
+            "history": [*self.state["history"], record],
+        }
+        write_json(self._directory / STATE, self.state)
+        for member, choice in enumerate(choices):
+            if choice.source != member:
+                self._show(f"round {number}: member {member} copies member {choice.source}")
+        self._show(f"round {number}: best {max(scores):.1f}, median {float(np.median(scores)):.1f}")
+        if number > 0:  # nothing starts from the round before the newest any more
+            for member in range(config.members):
+                shutil.rmtree(self._directory / self._run_name(number - 1, member) / "checkpoints", ignore_errors=True)
+
+    def _read_score(self, number: int, member: int) -> float:
+        path = self._score_file(number, member)
+        if not path.is_file():
+            raise UserError(f"{path} is missing: members need an evaluation after training, --eval.final-episodes 20")
+        return float(read_json(path)["mean_return"])
+
+
+def _as_json(config: PopulationConfig) -> dict[str, Any]:
+    data = dataclasses.asdict(config)
+    rule = {**data["rule"], "factors": list(config.rule.factors)}
+    space = {name: dict(entry) for name, entry in config.space.items()}
+    return {**data, "rule": rule, "space": space, "flags": list(config.flags)}

@@ -1,0 +1,133 @@
+"""`jaxsrl population`: state and commands of the rounds, kills at every decision, and a population of real runs."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.tune import population as module
+from jaxsrl.tune.pbt import PBTConfig
+from jaxsrl.tune.population import SCORE, STATE, Population, PopulationConfig
+
+SPACE = {"agent.learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
+CONFIG = PopulationConfig("ppo_cartpole.py", SPACE, members=4, rounds=4, env_steps=100, rule=PBTConfig(share=0.25))
+
+
+class KilledError(Exception):
+    """Stands for the end of the process."""
+
+
+def train(tasks):
+    """Trains in no time: a member's score is that of its source, plus one for a learning rate near 1e-2."""
+    for task in tasks:
+        options = dict(zip(task.command[5::2], task.command[6::2], strict=False))
+        directory = Path(options["--run.directory"])
+        rate = json.loads(Path(options["--config"]).read_text())["agent"]["learning_rate"]
+        source = options.get("--run.init-from")
+        before = json.loads((Path(source) / SCORE).read_text())["mean_return"] if source else 0.0
+        run = directory / task.name
+        run.mkdir()
+        (run / SCORE).write_text(json.dumps({"mean_return": before + (1.0 if 5e-3 < rate < 2e-2 else rate)}))
+    return 0
+
+
+def population(directory, config=CONFIG, train=train):
+    return Population(directory, config, 1, lambda line: None, train)
+
+
+def test_members_continue_their_own_run_or_a_copy(tmp_path):
+    commands = []
+
+    def note(tasks):
+        commands.append([list(task.command) for task in tasks])
+        return train(tasks)
+
+    assert population(tmp_path, train=note).run() == 0
+    state = json.loads((tmp_path / STATE).read_text())
+    assert [len(round_commands) for round_commands in commands] == [4, 4, 4, 4]
+    assert not any("--run.init-from" in command for command in commands[0])
+    copies = 0
+    for number in (1, 2, 3):
+        for member, (command, entry) in enumerate(zip(commands[number], state["history"][number], strict=True)):
+            source = command[command.index("--run.init-from") + 1]
+            assert source == str(tmp_path / f"round{number - 1:03d}_member{entry['source']:02d}")
+            assert "--run.init-optimizer" in command
+            copies += entry["source"] != member
+    assert copies == 3
+
+
+def test_a_population_killed_at_any_moment_ends_the_same(tmp_path, monkeypatch):
+    population(tmp_path / "whole").run()
+    expected = (tmp_path / "whole" / STATE).read_text()
+    write = module.write_json
+    for moment in range(30):
+        directory, left = tmp_path / f"killed{moment}", [moment]
+
+        def dies(step, left=left):
+            if left[0] == 0:
+                raise KilledError
+            left[0] -= 1
+            return step()
+
+        def train_one_by_one(tasks, dies=dies):
+            for task in tasks:
+                dies(lambda task=task: train([task]))
+            return 0
+
+        monkeypatch.setattr(module, "write_json", lambda path, data, dies=dies: dies(lambda: write(path, data)))
+        try:
+            population(directory, train=train_one_by_one).run()
+            survived = True
+        except KilledError:
+            survived = False
+        monkeypatch.setattr(module, "write_json", write)
+        assert population(directory).run() == 0
+        assert (directory / STATE).read_text() == expected.replace(str(tmp_path / "whole"), str(directory))
+    assert not survived
+
+
+def test_more_rounds_continue_and_other_settings_are_rejected(tmp_path):
+    population(tmp_path, dataclasses.replace(CONFIG, rounds=2)).run()
+    population(tmp_path).run()
+    assert len(json.loads((tmp_path / STATE).read_text())["history"]) == 4
+    with pytest.raises(UserError, match=r"other settings \(env_steps\)"):
+        population(tmp_path, dataclasses.replace(CONFIG, env_steps=50))
+    with pytest.raises(UserError, match="at least two members"):
+        dataclasses.replace(CONFIG, members=1)
+
+
+def test_a_stopped_round_returns_its_status(tmp_path):
+    assert population(tmp_path, train=lambda tasks: 130).run() == 130
+    assert population(tmp_path).run() == 0
+
+
+@pytest.mark.slow
+def test_the_command_trains_a_population(tmp_path):
+    (tmp_path / "space.toml").write_text('"agent.learning_rate" = {low = 1e-4, high = 1e-1, log = true}\n')
+    command = [
+        sys.executable,
+        "-m",
+        "jaxsrl.cli.main",
+        "population",
+        "ppo_cartpole",
+        "--space",
+        "space.toml",
+        "--members",
+        "2",
+    ]
+    command += ["--rounds", "2", "--env-steps", "2048", "--share", "0.5", "--json", "--pool.num-workers", "1"]
+    command += ["--eval.final-episodes", "2", "--run.num-envs", "8"]
+    env = {**os.environ, "PYTHONPATH": os.getcwd()}
+    results = [
+        subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300) for _ in range(2)
+    ]
+    assert [result.returncode for result in results] == [0, 0], results[0].stderr
+    first, second = (json.loads(result.stdout.splitlines()[-1])["members"] for result in results)
+    assert first == second
+    assert {member["copied_from"] for member in first} <= {0, 1}
+    assert all(member["score"] > 5.0 for member in first)
