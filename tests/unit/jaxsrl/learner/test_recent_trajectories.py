@@ -45,7 +45,8 @@ class Source:
         self.slot.reward[...] = -1.0  # the environments write into it
         self.dropped.append(sequence)
 
-    def observe(self, slot):
+    def observe(self, slots):
+        (slot,) = slots
         self.observed.append(float(slot.reward[0, 0]))
 
 

@@ -58,8 +58,7 @@ def test_lag_is_measured_before_the_slot_is_released():
     (device, *_), lifecycle = run_devices("cpu"), Lifecycle()
     setup = ReplicaSetup(steps, [LearnerMesh([device])], device, 0, jnp.zeros(2, jnp.uint32))
     learners = AsynchronousLearners(setup, OneSlot(), SimpleNamespace(state=state, previous_params=None), lifecycle)
-    observer = SimpleNamespace(observe=lambda slot: None)
-    while not learners.step(observer, observer):
+    while not learners.step(lambda slots: None):
         lifecycle.raise_error()
     lifecycle.join()
     lifecycle.raise_error()
