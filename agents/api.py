@@ -22,6 +22,9 @@ Params = Any
 OptState = Any
 AgentState = Any
 Metrics = dict[str, Array]
+RETURN_TO_GO, EPISODE_STEP = "return_to_go", "episode_step"
+"""Extras that `Replay.whole_episodes` describes: the sum of rewards from a step to the end of its episode, and the number of
+earlier steps of the episode."""
 Summary = dict[str, Any]
 """Metrics of a batch, and under other names values for `GradientSteps.finish`, which removes them."""
 
@@ -191,6 +194,8 @@ class Replay:
         agents_per_window: A, adjacent rows that are sampled together (the agents of a team).
         sync_acting_params: Called for every new version, with or without a gradient step.
         initial_priority: Priorities of new windows; None gives them the highest priority so far.
+        whole_episodes: The extras `RETURN_TO_GO` and `EPISODE_STEP` are those of whole recorded episodes, in place of what `act`
+            returned, and samples have no agent state. Such an agent learns from datasets alone.
         transforms: Steps between sampling and learning, in order (SRL's buffer worker: augment, reanalyze, post-process).
     """
 
@@ -201,6 +206,7 @@ class Replay:
     agents_per_window: int = 1
     sync_acting_params: SyncFn | None = None
     initial_priority: InitialPriorityFn | None = None
+    whole_episodes: bool = False
     transforms: tuple[SampleFn, ...] = ()
 
 

@@ -13,6 +13,7 @@ from agents.bcq import BCQConfig, make_bcq
 from agents.coma import COMAConfig, make_coma
 from agents.cql import CQLConfig, make_cql
 from agents.ddpg import DDPGConfig, make_ddpg
+from agents.decision_transformer import DecisionTransformerConfig, make_decision_transformer
 from agents.discrete_bcq import DiscreteBCQConfig, make_discrete_bcq
 from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.dqn import DQNConfig, make_dqn
@@ -55,6 +56,7 @@ AGENTS: dict[str, Algorithm] = {
     "coma": Algorithm(COMAConfig, make_coma),
     "cql": Algorithm(CQLConfig, make_cql),
     "ddpg": Algorithm(DDPGConfig, make_ddpg),
+    "decision_transformer": Algorithm(DecisionTransformerConfig, make_decision_transformer),
     "discrete_bcq": Algorithm(DiscreteBCQConfig, make_discrete_bcq),
     "discrete_cql": Algorithm(DiscreteCQLConfig, make_discrete_cql),
     "dqn": Algorithm(DQNConfig, make_dqn),

@@ -167,7 +167,8 @@ def _validate_windows(replay: Replay, shapes: Trajectory) -> None:
         raise UserError(
             f"windows of {replay.agents_per_window} neighboring rows need a number of rows that is a multiple of it: got {rows}"
         )
-    if replay.window_start == "any" and replay.stride % steps and _is_recurrent(shapes):
+    stores_state = not replay.whole_episodes and _is_recurrent(shapes)
+    if replay.window_start == "any" and replay.stride % steps and stores_state:
         raise UserError(
             f"a policy with memory is known where trajectories begin, every {steps} steps: a stride of {replay.stride} steps "
             f"between windows is no multiple of it; set run.rollout_length to a divisor of {replay.stride}"

@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from agents.api import AnyAgent, Replay, ReplayAgent, Trajectory
+from agents.api import EPISODE_STEP, RETURN_TO_GO, AnyAgent, Replay, ReplayAgent, Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, describe_leaves, num_frames
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.parts import DatasetConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.datasets.dataset import Dataset, open_dataset
+from jaxsrl.datasets.hindsight import episode_values, with_last_step
 from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.plan import Plan
 from jaxsrl.replay.fixed import FixedReplayClient
@@ -26,6 +27,11 @@ def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec)
         UserError: says what was expected.
         CorruptDatasetError: a file is missing.
     """
+    if isinstance(agent, ReplayAgent) and agent.data.whole_episodes and not plan.is_offline:
+        raise UserError(
+            f"agent {agent.name} learns from whole recorded episodes: use --plan offline with --dataset.path DIRECTORY instead of "
+            f"plan {plan.name}"
+        )
     if not config.dataset.path:
         if plan.is_offline:
             raise UserError(
@@ -53,10 +59,10 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
             environments differ.
         CorruptDatasetError: a file is missing.
     """
-    dataset = open_dataset(path)
     if not isinstance(agent, ReplayAgent):
         raise UserError(f"a dataset is for agents that learn from replay: {agent.name} does not; use another algorithm")
-    if any(leaf.ndim > 1 for leaf in jax.tree.leaves(agent.initial_agent_state(1))):
+    dataset = with_last_step(open_dataset(path), spec)
+    if not agent.data.whole_episodes and any(leaf.ndim > 1 for leaf in jax.tree.leaves(agent.initial_agent_state(1))):
         raise UserError(
             f"a dataset has no recurrent states, which agent {agent.name} needs: use a network without a core"
         )
@@ -68,7 +74,8 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
                 f"dataset {path}: expected the {part} of {spec.env_id}, {describe_leaves(part, own)}: got "
                 f"{describe_leaves(part, other)} of {recorded.env_id}"
             )
-    missing = sorted(set(agent.extras) - set(dataset.manifest.extras))
+    given = {RETURN_TO_GO, EPISODE_STEP} if agent.data.whole_episodes else set()
+    missing = sorted(set(agent.extras) - set(dataset.manifest.extras) - given)
     if missing:
         raise UserError(
             f"agent {agent.name} learns from {', '.join(missing)} of each step, which {path} does not have: record it with this "
@@ -100,11 +107,16 @@ def make_fixed_client(
     Raises:
         UserError: the dataset has no window for this agent.
     """
-    dataset = open_dataset(Path(config.path))
+    dataset = with_last_step(open_dataset(Path(config.path)), spec)
     rows, steps = dataset.manifest.num_rows, _num_usable_steps(dataset, replay, spec)
     shapes = trajectory_shapes(agent, spec, rows, steps)
     state = jax.device_get(agent.initial_agent_state(rows))
-    extras = {name: dataset.steps.extras[name] for name in agent.extras}
+    known = dict(dataset.steps.extras)
+    if agent.data.whole_episodes:
+        known |= episode_values(dataset.steps)
+        # Its update reads the whole context from the window.
+        shapes, state = dataclasses.replace(shapes, agent_state=()), ()
+    extras = {name: known[name] for name in agent.extras}
     recorded = dataclasses.replace(dataset.steps, extras=extras, agent_state=state)
     # Views of whole files; a file has a few steps more than can be used.
     arrays: Trajectory = jax.tree.map(lambda leaf, shape: np.asarray(leaf)[: shape.shape[0]], recorded, shapes)

@@ -20,6 +20,7 @@ REPLAYING = sorted(
 CONTINUOUS = {"awac", "bcq", "cql", "ddpg", "iql", "maddpg", "rebrac", "sac", "td3", "td3_bc"}
 TEAMS, REMEMBERING = {"vdn", "qmix", "maddpg"}, {"r2d2"}
 SMALL = {
+    "decision_transformer": {"context_length": 3, "num_layers": 1, "embedding_size": 8},
     "bcq": {"generator_hidden_sizes": (8,), "num_acting_candidates": 5},
     "r2d2": {"burn_in": 2, "sequence_length": 2, "n_step": 1, "stride": 2},
     "dreamer": {
@@ -33,6 +34,7 @@ SMALL = {
 }
 WINDOWS, TEAM = 6, 2
 OBSERVATION = ArraySpec((3,), "float32")
+REWARDED = {"last_reward": ArraySpec((), "float32"), "observation": OBSERVATION}
 GAME = {"action_mask": OBSERVATION, "board": OBSERVATION, "state": OBSERVATION}
 
 
@@ -53,6 +55,8 @@ def spec_of(name: str) -> EnvSpec:
     action = ArraySpec((2,), "float32", -2.0, 2.0) if name in CONTINUOUS else DiscreteSpec(3)
     if name == "alphazero":
         return EnvSpec("test", GAME, action, action_mask=("action_mask",))
+    if name == "decision_transformer":
+        return EnvSpec("test", REWARDED, action)
     if name not in TEAMS:
         return EnvSpec("test", OBSERVATION, action)
     members = tuple(AgentSpec(member, OBSERVATION, action) for member in ("a", "b"))
@@ -81,6 +85,8 @@ def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:
     observation: Any = rng.normal(size=(steps + 1, rows, 3)).astype(np.float32)
     if name == "alphazero":
         observation = {"action_mask": np.ones_like(observation), "board": observation, "state": observation}
+    if name == "decision_transformer":
+        observation = {"last_reward": observation[..., 0], "observation": observation}
     continuous = rng.uniform(-2, 2, (steps, rows, 2)).astype(np.float32)
     discrete = rng.integers(0, 3, (steps, rows)).astype(np.int32)
     extras = {key: rng.normal(size=(steps, rows, *spec.shape)).astype(spec.dtype) for key, spec in agent.extras.items()}

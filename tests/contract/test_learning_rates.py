@@ -29,7 +29,7 @@ def agent_and_batch(name, **changes):
 def learned(state):
     """Parameters that optimizers move."""
     own = state.params.get("agent", state.params)  # without statistics of observations
-    params = {name: leaf for name, leaf in own.items() if name not in ("epsilon", "acts_uniformly")}
+    params = {name: leaf for name, leaf in own.items() if name not in ("epsilon", "acts_uniformly", "best_return")}
     return params, getattr(state.extra, "critic", ())
 
 
