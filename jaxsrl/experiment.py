@@ -79,7 +79,7 @@ class Experiment:
         spec = source.spec()
         defaults = PolicyDefaults(self.agent, self.network, make, self.run, spec.rows_per_env)
         own_agents = make_own_agents(self.policies, defaults)
-        agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents)
+        agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
         return agent, source, spec
 
     def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:

@@ -70,7 +70,9 @@ def make_advance(env: JaxEnv, agent: Agent, num_steps: int, sharding: jax.shardi
     def one(state: LearnerState, rows: DeviceRows, keys: RunKeys) -> tuple[LearnerState, DeviceRows, Metrics]:
         trajectory, rows = collect(env, agent, state.params, rows, keys.rows, state.num_updates, num_steps)
         if sharding is not None:
-            trajectory = jax.lax.with_sharding_constraint(trajectory, sharding)
+            # The agent state has its rows first, and leaves of one axis.
+            steps = jax.lax.with_sharding_constraint(dataclasses.replace(trajectory, agent_state=()), sharding)
+            trajectory = dataclasses.replace(steps, agent_state=trajectory.agent_state)
         state, metrics = agent.update(state, trajectory, jax.random.fold_in(keys.update, state.num_updates))
         return state, rows, metrics
 

@@ -1,5 +1,8 @@
 """B rows of one JAX environment with Gymnasium's NEXT_STEP autoreset, as pure functions.
 
+An environment of A agents has A adjacent rows, which start and end together. Each has a copy of the environment's state, so that
+every leaf has B first.
+
 After a step with `terminated` or `truncated`, the row's next step ignores its action and resets. It has `valid=False`, reward
 0 and `is_first=True`, as environment workers write it (`envpool_bridge.envs.protocol`), so that agents see no difference.
 
@@ -13,6 +16,7 @@ halves the speed where a reset costs as much as a step (physics).
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -115,8 +119,11 @@ def reset_keyed_rows(env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Arr
     row_ids = jnp.asarray(row_ids, jnp.uint32)
     zeros = jnp.zeros_like(row_ids)
     first_episodes = zeros if episodes is None else jnp.asarray(episodes, jnp.uint32)
-    keys = jax.vmap(_step_key)(row_keys, first_episodes, zeros)
+    num_agents = len(env.spec().agents)
+    keys = jax.vmap(_step_key)(*(_one_of(num_agents, leaf) for leaf in (row_keys, first_episodes, zeros)))
     env_state, observation = jax.vmap(env.reset)(keys)
+    env_state = _for_each(num_agents, env_state)
+    observation = jax.tree.map(partial(_by_row, num_agents), observation)
     false = jnp.zeros(row_ids.shape, bool)
     return RowsState(
         env_state=jax.tree.map(_strongly_typed, env_state),
@@ -132,11 +139,42 @@ def reset_keyed_rows(env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Arr
 def step_keyed_rows(env: JaxEnv, row_keys: Array, state: RowsState, action: Array) -> tuple[RowsState, StepOutput]:
     """Steps rows with one key each, `row_keys` [B]; see `step_rows`."""
     spec = env.spec()
+    num_agents = len(spec.agents)
 
     def step_row(row_key: Array, row: RowsState, given: Array) -> tuple[RowsState, StepOutput]:
         return _step_row(env, spec, row_key, row, given)
 
-    return jax.vmap(step_row)(row_keys, state, action)
+    if not num_agents:
+        return jax.vmap(step_row)(row_keys, state, action)
+    envs = jax.tree.map(partial(_one_of, num_agents), state)
+    envs = dataclasses.replace(envs, observation=jax.tree.map(partial(_by_env, num_agents), state.observation))
+    after, output = jax.vmap(step_row)(_one_of(num_agents, row_keys), envs, _by_env(num_agents, action))
+    observation = jax.tree.map(partial(_by_row, num_agents), output.observation)
+    reward = _by_row(num_agents, output.reward)
+    output = _for_each(num_agents, output)._replace(observation=observation, reward=reward)
+    return dataclasses.replace(_for_each(num_agents, after), observation=observation, row_id=state.row_id), output
+
+
+def _one_of(num_agents: int, leaf: Array) -> Array:
+    """Returns the value of the first row of each environment, [E, ...] of [B, ...]."""
+    return _by_env(num_agents, leaf)[:, 0] if num_agents else leaf
+
+
+def _for_each(num_agents: int, envs: Any) -> Any:
+    """Returns a copy of each environment's values for each of its rows, [B, ...] of [E, ...]."""
+
+    def copied(leaf: Array) -> Array:
+        return _by_row(num_agents, jnp.broadcast_to(leaf[:, None], (len(leaf), num_agents, *leaf.shape[1:])))
+
+    return jax.tree.map(copied, envs) if num_agents else envs
+
+
+def _by_env(num_agents: int, leaf: Array) -> Array:
+    return leaf.reshape((-1, num_agents, *leaf.shape[1:]))
+
+
+def _by_row(num_agents: int, leaf: Array) -> Array:
+    return leaf.reshape((-1, *leaf.shape[2:])) if num_agents else leaf
 
 
 def _step_row(

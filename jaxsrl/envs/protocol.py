@@ -37,6 +37,9 @@ class JaxEnv(Protocol):
     """One environment. Traceable functions without side effects; it never resets itself, because `autoreset` does.
 
     An implementation is immutable, hashable and picklable. Keys are typed (`jax.random.key`), and each call consumes its key.
+
+    With A agents in its spec, observations, actions and the reward have the axis A first. All agents have one observation and
+    action, are present in the whole episode, and end it together.
     """
 
     def spec(self) -> EnvSpec:
@@ -67,11 +70,12 @@ def validate_env(env: JaxEnv) -> EnvSpec:
     spec = env.spec()
     key = jax.eval_shape(lambda: jax.random.key(0))
     state, observation = jax.eval_shape(env.reset, key)
-    action = jax.ShapeDtypeStruct(spec.action.shape, spec.action.dtype)
+    team = (len(spec.agents),) if spec.agents else ()
+    action = jax.ShapeDtypeStruct((*team, *spec.action.shape), spec.action.dtype)
     step = jax.eval_shape(env.step, state, action, key)
     _validate_observation(spec, "observation of reset", observation)
     _validate_observation(spec, "observation of step", step.observation)
-    _validate(spec, "reward", step.reward, (), np.dtype(np.float32))
+    _validate(spec, "reward", step.reward, team, np.dtype(np.float32))
     _validate(spec, "terminated", step.terminated, (), np.dtype(bool))
     _validate(spec, "truncated", step.truncated, (), np.dtype(bool))
     if jax.tree.structure(state) != jax.tree.structure(step.state):
@@ -90,8 +94,9 @@ def _validate_observation(spec: EnvSpec, field: str, got: Any) -> None:
     expected = jax.tree.structure(unflatten(spec.observation, [0] * len(leaves)))
     if jax.tree.structure(got) != expected:
         raise BadEnvOutputError(f"{spec.env_id}: {field}: expected {expected}, got {jax.tree.structure(got)}")
+    team = (len(spec.agents),) if spec.agents else ()
     for path, leaf in leaves:
-        _validate(spec, shown_path(field, path), lookup(got, path), leaf.shape, np.dtype(leaf.dtype))
+        _validate(spec, shown_path(field, path), lookup(got, path), (*team, *leaf.shape), np.dtype(leaf.dtype))
 
 
 def _validate(spec: EnvSpec, field: str, got: Any, shape: tuple[int, ...], dtype: Any) -> None:

@@ -14,8 +14,9 @@ from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.last_step import LastStepJaxEnv
 from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.envs.rock_paper_scissors import RockPaperScissors
 
-_OWN = {"CartPole-v1": CartPole}
+_OWN = {"CartPole-v1": CartPole, "RockPaperScissors-v1": RockPaperScissors}
 _NOT_IN_JAX = (
     "frame_stack",
     "mask_from_info",

@@ -26,6 +26,7 @@ from jaxsrl.population.policies import (
     PolicyDefaults,
     make_own_agents,
     rebuild_multi_policy_agent,
+    saved_policies,
 )
 from jaxsrl.runs.read_checkpoint import read_saved_run
 from jaxsrl.training.run_state import restore_state, state_to_arrays
@@ -88,10 +89,17 @@ def load_agent(
         )
         report = format_report(arrays, mismatches) if mismatches else ""
     state = restore_state(agent, jax.random.key(0), arrays)
-    update = int(state.num_updates)
-    return LoadedAgent(
-        agent, state.params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report
-    )
+    update, params = int(state.num_updates), state.params
+    if saved_policies(saved.metadata).self_play.slots:
+        agent, _ = rebuild(_without_self_play(saved.metadata), env)
+        params = params["learner"]
+    return LoadedAgent(agent, params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report)
+
+
+def _without_self_play(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Returns the metadata of a run whose learner plays alone, for all agents."""
+    experiment = metadata["experiment"]
+    return {**metadata, "experiment": {**experiment, "policies": {**experiment["policies"], "self_play": {}}}}
 
 
 def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
@@ -152,4 +160,4 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
     spec = source.spec()
     defaults = PolicyDefaults(config, network, AGENTS[name].make, run, spec.rows_per_env)
     own_agents = make_own_agents(policies, defaults)
-    return rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents), source
+    return rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents, run.num_envs), source

@@ -13,13 +13,14 @@ from agents.api import AnyAgent, Params
 from agents.catalog import AGENTS, fill_sizes, find_algorithm, find_make_agent
 from agents.networks.config import NetworkConfig
 from agents.transforms.multi_policy import MakeAgent, agent_indices, make_policies, policy_spec
+from agents.transforms.self_play import SelfPlayConfig, make_self_play
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.store import CorruptCheckpointError, unflatten
 from jaxsrl.config.files import with_file_options
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.config.serialization import to_json
+from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
 
@@ -38,12 +39,14 @@ class PoliciesConfig:
             '{"prey": {"learning_rate": 1e-3}}'. With "algorithm", the name of one, they differ from its defaults. "network" has
             settings of the network. In code also a mapping to configurations, {"prey": DQNConfig(...)}, which is stored as JSON.
         networks: likewise settings that differ from the experiment's network, or a mapping to values of NetworkConfig.
+        self_play: pool of past selves that the only policy of a symmetric game plays against.
     """
 
     mapping: str = "{}"
     frozen: str = "{}"
     agents: Any = "{}"
     networks: Any = "{}"
+    self_play: SelfPlayConfig = dataclasses.field(default_factory=SelfPlayConfig)
 
     def __post_init__(self) -> None:
         self.policy_of_agent()
@@ -133,6 +136,7 @@ def make_multi_policy_agent(
     policies: PoliciesConfig,
     make_agent: MakeAgent,
     own_agents: Mapping[str, MakeAgent] | None = None,
+    num_rows: int = 0,
 ) -> AnyAgent:
     """Returns the agent of an experiment: `make_agent` once per policy, with parameters of another run for frozen ones.
 
@@ -141,9 +145,11 @@ def make_multi_policy_agent(
         policies: mapping of policies to agents.
         make_agent: makes the algorithm of one policy from the spec of its rows.
         own_agents: from `make_own_agents`.
+        num_rows: rows of the run, which self-play divides.
 
     Raises:
         UserError: an agent without a policy, a pattern without an agent, or a frozen policy without an agent.
+        UserError: self-play with several policies, or as in `make_self_play`.
         UserError: parameters that are missing, damaged, or of another network.
     """
     mapping, paths = policies.policy_of_agent(), policies.frozen_paths()
@@ -151,7 +157,7 @@ def make_multi_policy_agent(
         spec, mapping, make_agent, dict.fromkeys(paths), own_agents
     )  # validates the mapping before reading files
     if not paths:
-        return agent
+        return _with_self_play(agent, spec, policies, num_rows)
     places = agent_indices(spec, mapping)
     frozen: dict[str, Params] = {}
     for name, path in paths.items():
@@ -165,10 +171,23 @@ def rebuild_multi_policy_agent(
     policies: PoliciesConfig,
     make_agent: MakeAgent,
     own_agents: Mapping[str, MakeAgent] | None = None,
+    num_rows: int = 0,
 ) -> AnyAgent:
     """Returns the agent of `make_multi_policy_agent` for parameters of the run's own checkpoint; frozen ones are not loaded."""
     frozen = dict.fromkeys(policies.frozen_paths())
-    return make_policies(spec, policies.policy_of_agent(), make_agent, frozen, own_agents)
+    agent = make_policies(spec, policies.policy_of_agent(), make_agent, frozen, own_agents)
+    return _with_self_play(agent, spec, policies, num_rows)
+
+
+def _with_self_play(agent: AnyAgent, spec: EnvSpec, policies: PoliciesConfig, num_rows: int) -> AnyAgent:
+    if not policies.self_play.slots:
+        return agent
+    mapping = policies.policy_of_agent()
+    if mapping:
+        raise UserError(
+            f"self-play is for one policy that acts for all agents: expected no policies.mapping, got {mapping}"
+        )
+    return make_self_play(agent, spec, policies.self_play, num_rows)
 
 
 def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
@@ -188,10 +207,12 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
         raise UserError(f"frozen policy {policy!r}: damaged checkpoint {error}") from error
     except UserError as error:
         raise UserError(f"frozen policy {policy!r}: {error}") from error
-    names = _policy_names(saved.metadata)
+    policies = saved_policies(saved.metadata)
+    names = sorted(set(policies.policy_of_agent().values()))
     if names and policy not in names:
         raise UserError(f"frozen policy {policy!r}: {path} has policies {', '.join(names)}: expected one of that name")
-    prefix = f"{LEARNER}.params" + (jax.tree_util.keystr((jax.tree_util.DictKey(policy),)) if names else "")
+    part = [policy] if names else ["learner"] if policies.self_play.slots else []
+    prefix = f"{LEARNER}.params" + jax.tree_util.keystr(tuple(map(jax.tree_util.DictKey, part)))
     template = jax.eval_shape(agent.init, jax.random.key(0)).params
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
     try:
@@ -203,12 +224,9 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
         ) from error
 
 
-def _policy_names(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns names of a saved run's policies; [] if it had one for all."""
-    saved = metadata.get("experiment", {}).get("policies")
-    if not saved:
-        return []
-    return sorted(set(PoliciesConfig(**saved).policy_of_agent().values()))
+def saved_policies(metadata: Mapping[str, Any]) -> PoliciesConfig:
+    """Returns the policies of a saved run, from the metadata of a checkpoint."""
+    return from_json(PoliciesConfig, metadata.get("experiment", {}).get("policies") or {})
 
 
 def _agent_to_json(policy: str, config: Any) -> dict[str, Any]:

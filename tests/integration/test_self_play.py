@@ -1,0 +1,136 @@
+"""Slots hold the library members that they name, to the bit, after every update of a run; runs of all plans are alike."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import jaxsrl.cli.main
+from agents.networks.config import NetworkConfig
+from agents.reinforce import REINFORCEConfig
+from agents.transforms.self_play import SelfPlayConfig
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.experiment import Experiment
+from jaxsrl.population.policies import PoliciesConfig, load_policy_params
+from jaxsrl.training.callbacks import Callback
+from tests.support.run_configs import run_config
+
+ROWS, STEPS, UPDATES = 32, 8, 8
+POOL = SelfPlayConfig(slots=2, library_size=3, self_share=0.25, snapshot_every=2, reslot_every=3)
+
+
+def experiment(directory, updates=UPDATES, self_play=POOL, **changes):
+    settings = {"num_envs": ROWS, "rollout_length": STEPS, "max_policy_lag": 0, "eval_final_episodes": 0}
+    settings |= {"total_env_steps": ROWS * STEPS * updates, "checkpoint_interval_updates": 1, "plan": "serial"}
+    return Experiment(
+        env=EnvConfig("RockPaperScissors-v1", "jax", '{"rounds": 3}'),
+        agent=REINFORCEConfig(discount=0.0),
+        network=NetworkConfig(hidden_sizes=(4,)),
+        policies=PoliciesConfig(self_play=self_play),
+        run=run_config(name="run", directory=str(directory), **{**settings, **changes}),
+    )
+
+
+def trees_equal(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
+
+
+class Watch(Callback):
+    """Compares each slot with the parameters that the learner had when the slot's member entered the library."""
+
+    def __init__(self):
+        self.members, self.entered = [], {}
+
+    def on_start(self, run):
+        self.entered[0] = jax.device_get(run.state.params["learner"])
+        self.compare(run)
+
+    def on_update(self, run):
+        number = run.num_updates
+        assert number == len(self.members)  # every update is seen
+        if number % POOL.snapshot_every == 0:
+            self.entered[number // POOL.snapshot_every] = jax.device_get(run.state.params["learner"])
+        self.compare(run)
+
+    def compare(self, run):
+        params = jax.device_get(run.state.params)
+        for slot, member in enumerate(params["members"].tolist()):
+            assert trees_equal(jax.tree.map(lambda leaf, slot=slot: leaf[slot], params["slots"]), self.entered[member])
+        self.members.append(params["members"].tolist())
+
+
+def watched(directory, **changes):
+    watch = Watch()
+    report = experiment(directory, **changes).train(quiet=True, callbacks=[watch])
+    assert len(watch.members) == UPDATES + 1
+    changes_seen = sum(a != b for a, b in zip(watch.members, watch.members[1:], strict=False))
+    assert changes_seen >= 2
+    assert not trees_equal(watch.entered[0], watch.entered[UPDATES // POOL.snapshot_every])
+    return report, watch
+
+
+def test_slots_hold_their_members_in_the_serial_plan(tmp_path):
+    report, _ = watched(tmp_path)
+    library = report.state.extra["library"]
+    assert sorted(library.member.tolist()) == [2, 3, 4]
+    assert float(library.games.sum()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": "single_learner_fine", "pool_num_workers": 2},
+        {"plan": "single_learner_coarse", "pool_num_workers": 2},
+        {"plan": "multiple_learners", "learner_num_devices": 2, "pool_num_workers": 2},
+        {"plan": "device_only"},
+        {"plan": "device_only", "learner_num_devices": 2},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_slots_hold_their_members_in_every_plan(tmp_path, changes):
+    serial, watch = watched(tmp_path / "serial")
+    other, seen = watched(tmp_path / "other", **changes)
+    assert seen.members == watch.members
+    ours, theirs = jax.device_get((serial.state, other.state))
+    for a, b in zip(jax.tree.leaves(ours.extra["library"]), jax.tree.leaves(theirs.extra["library"]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert trees_equal(ours.extra["games"], theirs.extra["games"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"plan": "device_only"}], ids=["serial", "device_only"])
+def test_a_resumed_run_is_exact(tmp_path, changes):
+    whole = experiment(tmp_path / "whole", 7, **changes).train(quiet=True)
+    for updates in (3, 7):
+        parts = experiment(tmp_path / "parts", updates, **changes).train(quiet=True)
+    assert trees_equal(whole.state, parts.state)
+
+
+@pytest.mark.slow
+def test_the_learner_of_a_run_is_evaluated_and_loaded(tmp_path, capsys):
+    report = experiment(tmp_path, 4).train(quiet=True)
+    loaded = load_agent(tmp_path / "run")
+    learner = jax.device_get(report.state.params["learner"])
+    assert trees_equal(loaded.params, learner)
+    assert loaded.agent.name == "reinforce"
+    assert "opponent" not in loaded.agent.extras
+    assert trees_equal(load_policy_params(loaded.agent, "any", tmp_path / "run"), learner)
+    jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "4", "--stochastic", "--json"])
+    assert sorted(json.loads(capsys.readouterr().out)["agent_returns"]) == ["player_0", "player_1"]
+
+
+@pytest.mark.parametrize(
+    ("policies", "says"),
+    [
+        (PoliciesConfig(mapping='{"*": "all"}', self_play=POOL), "expected no policies.mapping, got"),
+        (PoliciesConfig(self_play=SelfPlayConfig(slots=9)), "expected 18 environments without self-play, got 8 of 16"),
+    ],
+)
+def test_what_does_not_fit_is_rejected_before_training(tmp_path, policies, says):
+    made = experiment(tmp_path)
+    with pytest.raises(UserError, match=says):
+        Experiment(env=made.env, agent=made.agent, policies=policies, run=made.run).build()
