@@ -238,7 +238,8 @@ def loss(
     steps = (dt.net.embed(network, observation), dt.actions.encode(window.action), return_to_go)
     observed, action, wanted, number = (jnp.swapaxes(leaf, 0, 1) for leaf in (*steps, window.extras[EPISODE_STEP]))
     episode = jnp.cumsum(window.is_first[: len(known)], axis=0).T
-    visible = (episode[:, :, None] == episode[:, None]) & known.T[:, None]
+    # A step that only resets is the last of its episode, so that no step that counts attends to it.
+    visible = episode[:, :, None] == episode[:, None]
     outputs = dt.net.outputs(network, Sequence(observed, action, wanted, number, visible), key)
     error = dt.actions.error(jnp.swapaxes(outputs, 0, 1), window.action, observation)
     error = jnp.where(known, error, 0.0)
