@@ -36,6 +36,7 @@ from agents.ops.gradient_descent import descend
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from envpool_bridge.spec.tree import items
@@ -51,6 +52,7 @@ class DecisionTransformerConfig:
 
     Attributes:
         replay: Of a dataset only the batch size counts, windows of `context_length` steps.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Updates of the whole run; needed only by schedules.
         target_return: Return that an episode is acted for. None: the largest return of the episodes that were sampled.
         return_scale: Returns are divided by it as inputs.
@@ -66,6 +68,7 @@ class DecisionTransformerConfig:
     """
 
     replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(batch_size=64))
+    normalize_observations: bool = True
     total_updates: int = 0
     target_return: float | None = None
     return_scale: float = 1000.0
@@ -114,7 +117,7 @@ def make_decision_transformer(config: DecisionTransformerConfig, spec: EnvSpec, 
         UserError: Configuration, environment and network do not fit, or observations lack the last reward.
     """
     dt = build_decision_transformer(config, spec, network)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="decision_transformer",
         init=partial(init, dt),
         initial_agent_state=partial(initial_agent_state, dt),
@@ -123,6 +126,7 @@ def make_decision_transformer(config: DecisionTransformerConfig, spec: EnvSpec, 
         extras={RETURN_TO_GO: ArraySpec((), "float32"), EPISODE_STEP: ArraySpec((), "int32")},
         data=Replay(config.replay, sequence_length=config.context_length, whole_episodes=True),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations, without=LAST_REWARD)
 
 
 def build_decision_transformer(

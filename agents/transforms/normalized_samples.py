@@ -5,6 +5,7 @@ those of the dataset. They are part of the parameters, so that `act` uses the sa
 """
 
 import dataclasses
+from typing import Any
 
 from agents.api import (
     Action,
@@ -24,7 +25,7 @@ from envpool_bridge.spec.specs import EnvSpec
 _AGENT, _STATISTICS = "agent", "statistics"
 
 
-def with_normalized_samples(agent: ReplayAgent, spec: EnvSpec, is_on: bool) -> ReplayAgent:
+def with_normalized_samples(agent: ReplayAgent, spec: EnvSpec, is_on: bool, without: str = "") -> ReplayAgent:
     """Returns the agent with every float leaf of its observations shifted and scaled to mean 0 and deviation 1.
 
     Its parameters become `{"agent": ..., "statistics": ...}`; its optimizer's state and `extra` stay what they are. Before the
@@ -34,10 +35,15 @@ def with_normalized_samples(agent: ReplayAgent, spec: EnvSpec, is_on: bool) -> R
         agent: Agent to wrap, without transforms of samples. It is returned unchanged where nothing is normalized.
         spec: Specification of the environment.
         is_on: Whether to normalize. Observations without floats, such as images, never are.
+        without: Name of an item of the observation that stays what it is.
     """
     if not is_on or not has_floats(spec):
         return agent
     normalizer = Normalizer(NormalizationConfig(observations=True), spec, discount=1.0)
+
+    def normalized(statistics: dict[str, Any], observation: Observation) -> Observation:
+        new = normalizer.observation(statistics, observation)
+        return {**new, without: observation[without]} if without else new
 
     def init(key: Array) -> LearnerState:
         state = agent.init(key)
@@ -46,13 +52,13 @@ def with_normalized_samples(agent: ReplayAgent, spec: EnvSpec, is_on: bool) -> R
     def act(
         params: Params, observation: Observation, agent_state: AgentState, is_first: Array, keys: Array, mode: Mode
     ) -> tuple[Action, dict[str, Array], AgentState]:
-        observation = normalizer.observation(params[_STATISTICS], observation)
+        observation = normalized(params[_STATISTICS], observation)
         return agent.act(params[_AGENT], observation, agent_state, is_first, keys, mode)
 
     def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
         window, statistics = sample.trajectory, state.params[_STATISTICS]
         statistics = normalizer.merged(statistics, normalizer.batch(statistics, window))
-        observation = normalizer.observation(statistics, window.observation)
+        observation = normalized(statistics, window.observation)
         sample = dataclasses.replace(sample, trajectory=dataclasses.replace(window, observation=observation))
         inner = dataclasses.replace(state, params=state.params[_AGENT])
         new, metrics, priority = agent.update(inner, sample, key)

@@ -28,6 +28,7 @@ DISCRETE = EnvSpec("test", SEEN, DiscreteSpec(4))
 NETWORK = NetworkConfig(hidden_sizes=(5,), activation="tanh")
 CONFIG = DecisionTransformerConfig(
     ReplayConfig(batch_size=N),
+    normalize_observations=False,
     target_return=3.0,
     return_scale=2.0,
     context_length=K,
@@ -221,6 +222,21 @@ def test_the_target_is_the_best_sampled_return_unless_it_is_set():
     assert act(state.params, keys=keys, mode=Mode.GREEDY)[1]["return_to_go"] == 0.0
     best = {**state.params, "best_return": jnp.float32(-7.5)}
     assert act(best, keys=keys, mode=Mode.GREEDY)[1]["return_to_go"] == -7.5
+
+
+def test_normalization_leaves_the_last_reward_in_its_units():
+    config = dataclasses.replace(CONFIG, normalize_observations=True)
+    agent, sample = make_decision_transformer(config, SPEC, NETWORK), window_of(SPEC)
+    state, _, _ = jax.jit(agent.update)(agent.init(jax.random.key(0)), sample, KEY)
+    plain = make_decision_transformer(CONFIG, SPEC, NETWORK)
+    seen = sample.trajectory.observation["observation"]
+    observation = {"last_reward": jnp.full(N, 1.25), "observation": seen[0]}
+    context, keys = agent.initial_agent_state(N), jax.random.split(KEY, N)
+    act = partial(agent.act, agent_state=context, is_first=jnp.zeros(N, bool), keys=keys, mode=Mode.GREEDY)
+    action, extras, _ = act(state.params, observation)
+    np.testing.assert_array_equal(extras["return_to_go"], -1.25)
+    other, _, _ = plain.act(state.params["agent"], observation, context, jnp.zeros(N, bool), keys, Mode.GREEDY)
+    assert not np.allclose(action, other, atol=1e-7)
 
 
 def test_dropout_is_for_learning_alone():
