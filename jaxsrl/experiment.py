@@ -32,6 +32,7 @@ from jaxsrl.many_seeds.processes import this_command, train_in_processes
 from jaxsrl.many_seeds.train_together import train_together
 from jaxsrl.plan.import_file import import_file
 from jaxsrl.plan.load_plan import make_plan
+from jaxsrl.population.imitation import ImitationConfig, imitating_agent
 from jaxsrl.population.policies import PoliciesConfig, PolicyDefaults, make_multi_policy_agent, make_own_agents
 from jaxsrl.run_directory import write_json
 from jaxsrl.training.callbacks import Callback
@@ -58,6 +59,7 @@ class Experiment:
         network: configuration of the agent's network, or a network that its make function takes.
         run: sizes, budget, plan and directory.
         policies: which policy acts for which agent of a multi-agent environment, and settings of each.
+        imitation: of a recorded expert, in place of the environment's rewards.
         make_agent: called with (agent, spec, network); None for the algorithm whose configuration `agent` is.
     """
 
@@ -66,6 +68,7 @@ class Experiment:
     network: Any = dataclasses.field(default_factory=NetworkConfig)
     run: RunConfig = dataclasses.field(default_factory=RunConfig)
     policies: PoliciesConfig = dataclasses.field(default_factory=PoliciesConfig)
+    imitation: ImitationConfig = dataclasses.field(default_factory=ImitationConfig)
     make_agent: Callable[..., AnyAgent] | None = None
 
     def build(self) -> tuple[AnyAgent, EnvSource, EnvSpec]:
@@ -80,7 +83,7 @@ class Experiment:
         defaults = PolicyDefaults(self.agent, self.network, make, self.run, spec.rows_per_env)
         own_agents = make_own_agents(self.policies, defaults)
         agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
-        return agent, source, spec
+        return imitating_agent(agent, self.imitation, spec), source, spec
 
     def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:
         """Trains, or resumes from the run directory's newest checkpoint, and evaluates; see `train`."""

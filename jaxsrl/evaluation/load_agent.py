@@ -21,6 +21,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
+from jaxsrl.population.imitation import ImitationConfig, imitating_agent
 from jaxsrl.population.policies import (
     PoliciesConfig,
     PolicyDefaults,
@@ -160,4 +161,6 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
     spec = source.spec()
     defaults = PolicyDefaults(config, network, AGENTS[name].make, run, spec.rows_per_env)
     own_agents = make_own_agents(policies, defaults)
-    return rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents, run.num_envs), source
+    agent = rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents, run.num_envs)
+    imitation = from_json(ImitationConfig, saved.get("imitation", {}))
+    return imitating_agent(agent, imitation, spec, only_acts=True), source

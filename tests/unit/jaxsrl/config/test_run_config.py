@@ -90,7 +90,7 @@ def test_the_budget_is_rounded_up_to_whole_updates(total_env_steps, num_updates)
 def test_every_experiment_survives_its_file(module):
     experiment = module.EXPERIMENT
     saved = json.loads(json.dumps(to_json(experiment)))
-    assert set(saved) == {"env", "agent", "network", "run", "policies", "make_agent"}
+    assert set(saved) == {"env", "agent", "network", "run", "policies", "imitation", "make_agent"}
     assert from_json(EnvConfig, saved["env"]) == experiment.env
     assert from_json(NetworkConfig, saved["network"]) == experiment.network
     assert from_json(AGENTS["ppo"].config, saved["agent"]) == experiment.agent

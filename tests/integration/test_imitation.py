@@ -1,0 +1,91 @@
+"""GAIL of whole runs: demonstrations from a dataset, resume, loading, and what is rejected."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from agents.dqn import DQNConfig
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from jaxsrl.evaluation.evaluate import evaluate
+from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.evaluation.record import RecordConfig, record
+from jaxsrl.experiment import Experiment
+from jaxsrl.population.imitation import ImitationConfig
+from tests.support.run_configs import run_config
+
+CARTPOLE = EnvConfig("CartPole-v1")
+NETWORK = NetworkConfig(hidden_sizes=(8,))
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory):
+    experiment = Experiment(CARTPOLE, PPOConfig(num_epochs=1, num_minibatches=1), NETWORK, run_config(num_envs=4))
+    agent, source, _ = experiment.build()
+    path = tmp_path_factory.mktemp("data") / "set"
+    record(agent, agent.init(jax.random.key(0)).params, source, path, RecordConfig(episodes=4))
+    return str(path)
+
+
+def experiment(directory, demonstrations, updates=4, plan="serial", agent=None, env=CARTPOLE, **options):
+    settings = {
+        "num_envs": 8,
+        "rollout_length": 8,
+        "total_env_steps": 64 * updates,
+        "eval_final_episodes": 0,
+        "name": "run",
+    }
+    run = run_config(directory=str(directory), plan=plan, **settings, **options)
+    agent = agent or PPOConfig(num_epochs=1, num_minibatches=1)
+    imitation = ImitationConfig(demonstrations=demonstrations, batch_size=16)
+    return Experiment(env, agent, NETWORK, run, imitation=imitation)
+
+
+def same(one, other, **tolerance):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), jax.device_get(one), jax.device_get(other))
+
+
+def test_an_imitator_resumes_exactly_and_acts_when_loaded(tmp_path, demonstrations):
+    whole = experiment(tmp_path / "whole", demonstrations).train(quiet=True)
+    for updates in (2, 4):
+        resumed = experiment(tmp_path / "parts", demonstrations, updates).train(quiet=True)
+    same(resumed.state, whole.state, rtol=0, atol=0)
+    loaded = load_agent(tmp_path / "whole" / "run")
+    same(loaded.params, whole.state.params, rtol=0, atol=0)
+    report = evaluate(loaded.agent, loaded.params, loaded.source, episodes=2)
+    assert all(0 < value <= 500 for value in report.returns)
+    plain = dataclasses.replace(experiment(tmp_path / "plain", demonstrations), imitation=ImitationConfig())
+    other = plain.train(quiet=True).state.params
+    assert not np.allclose(jax.tree.leaves(other)[-1], jax.tree.leaves(whole.state.params)[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "changes"),
+    [
+        ("single_learner_fine", {"pool_num_workers": 2, "max_policy_lag": 0}),
+        ("multiple_learners", {"learner_num_devices": 2, "pool_num_workers": 2, "max_policy_lag": 0}),
+    ],
+)
+def test_every_plan_gives_the_same_imitator(tmp_path, demonstrations, plan, changes):
+    serial = experiment(tmp_path / "serial", demonstrations).train(quiet=True)
+    other = experiment(tmp_path / plan, demonstrations, plan=plan, **changes).train(quiet=True)
+    same(other.state.params, serial.state.params, rtol=1e-3, atol=1e-5)
+
+
+def test_what_cannot_be_imitated_is_rejected(tmp_path, demonstrations):
+    dqn = DQNConfig(epsilon_start=0.1, epsilon_end=0.1)
+    for changes, message in (
+        ({"agent": dqn}, "one policy that learns from trajectories"),
+        ({"env": EnvConfig("Acrobot-v1")}, "another observation or action than Acrobot-v1"),
+        ({"demonstrations": str(tmp_path)}, "expected the directory of a dataset"),
+    ):
+        with pytest.raises(UserError, match=message):
+            experiment(tmp_path / "runs", **{"demonstrations": demonstrations, **changes}).build()
+    central = experiment(tmp_path, demonstrations, plan="central", learner_num_devices=2)
+    with pytest.raises(UserError, match="gradient"):
+        central.train(quiet=True)

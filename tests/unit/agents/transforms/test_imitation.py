@@ -1,0 +1,142 @@
+"""GAIL: the discriminator's step by its equations, rewards that take the place of the environment's, and what is rejected."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from agents.a2c import A2CConfig, make_a2c
+from agents.api import ReplayConfig, Trajectory
+from agents.dqn import DQNConfig, make_dqn
+from agents.networks.config import NetworkConfig
+from agents.transforms.imitation import (
+    Demonstrations,
+    GAILConfig,
+    discriminator_loss,
+    make_discriminator,
+    reward_of,
+    with_imitation,
+)
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+
+T, B, KEY = 6, 4, jax.random.key(5)
+SPEC = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
+CONTINUOUS = dataclasses.replace(SPEC, action=ArraySpec((2,), "float32", -2.0, 2.0))
+NETWORK = NetworkConfig(hidden_sizes=(5,))
+CONFIG = GAILConfig(steps_per_update=1, batch_size=16, hidden_sizes=(4,), entropy_coef=0.01)
+
+
+def expert_of(spec=SPEC, count=50):
+    random = np.random.default_rng(0)
+    observation = (random.normal(size=(count, 3)) * [1, 10, 0.1] + [0, 5, 1]).astype(np.float32)
+    action = random.integers(0, 2, count) if spec is SPEC else random.uniform(-2, 2, (count, 2)).astype(np.float32)
+    return Demonstrations(observation, action)
+
+
+def batch_of(agent):
+    random = np.random.default_rng(1)
+    ended = random.random((T, B)) < 0.2
+    valid = np.concatenate([np.ones((1, B), bool), ~ended[:-1]])
+    return Trajectory(
+        observation=random.normal(size=(T + 1, B, 3)).astype(np.float32),
+        is_first=np.concatenate([np.zeros((1, B), bool), ~valid]),
+        action=random.integers(0, 2, (T, B)),
+        reward=random.normal(size=(T, B)).astype(np.float32),
+        terminated=ended & valid,
+        truncated=np.zeros((T, B), bool),
+        valid=valid,
+        policy_version=np.zeros((T, B), np.int32),
+        extras={name: np.zeros((T, B, *extra.shape), extra.dtype) for name, extra in agent.extras.items()},
+        agent_state=(),
+    )
+
+
+def agents(config=CONFIG):
+    plain = make_a2c(A2CConfig(), SPEC, NETWORK)
+    return plain, with_imitation(plain, config, SPEC, expert_of())
+
+
+@pytest.mark.parametrize("spec", [SPEC, CONTINUOUS], ids=["discrete", "continuous"])
+def test_the_loss_is_that_of_its_equation(spec):
+    expert = expert_of(spec)
+    discriminator = make_discriminator(CONFIG, spec, expert)
+    params = discriminator.init(KEY)
+    policy_observation, policy_action = expert.observation[::-1] * 1.5, expert.action[::-1]
+    weight = (np.arange(50) % 3 > 0).astype(np.float32)
+    loss, _ = discriminator_loss(discriminator, params, tuple(expert), (policy_observation, policy_action, weight))
+
+    def probability(observation, action):
+        mean, deviation = expert.observation.mean(0), expert.observation.std(0)
+        seen = np.clip((observation - mean) / deviation, -10, 10)
+        # Without an expert there is no normalization: observations are normalized by hand.
+        logit = make_discriminator(CONFIG, spec, None).logits(params, seen.astype(np.float32), action)
+        return 1.0 / (1.0 + np.exp(-np.asarray(logit, float)))
+
+    of_expert, of_policy = probability(*expert), probability(policy_observation, policy_action)
+
+    def entropy(p):
+        return -p * np.log(p) - (1 - p) * np.log(1 - p)
+
+    def weighted(x):
+        return (x * weight).sum() / weight.sum()
+
+    expected = -np.log(of_expert).mean() - weighted(np.log(1 - of_policy))
+    expected -= 0.01 * 0.5 * (entropy(of_expert).mean() + weighted(entropy(of_policy)))
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+
+def test_the_agent_learns_from_rewards_of_the_discriminator():
+    plain, agent = agents()
+    batch, state = batch_of(plain), agent.init(KEY)
+    new, metrics = jax.jit(agent.update)(state, batch, jax.random.key(2))
+    discriminator = make_discriminator(CONFIG, SPEC, expert_of())
+    observation, action = batch.observation[:-1].reshape(-1, 3), batch.action.reshape(-1)
+    logits = discriminator.logits(new.extra.discriminator, observation, action)
+    reward = np.where(batch.valid, np.log1p(np.exp(logits)).reshape(T, B), 0.0)
+    imitated = dataclasses.replace(batch, reward=reward.astype(np.float32))
+    inner = dataclasses.replace(state, extra=state.extra.agent)
+    expected, _ = jax.jit(plain.update)(inner, imitated, jax.random.split(jax.random.key(2))[1])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), new.params, expected.params)
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), new.extra.discriminator, state.extra.discriminator)
+    assert max(jax.tree.leaves(moved)) == pytest.approx(CONFIG.learning_rate, rel=0.01)  # Adam's first step
+    assert float(metrics["imitation/reward"]) == pytest.approx(reward[batch.valid].mean(), rel=1e-4)
+    other = dataclasses.replace(batch, reward=batch.reward + 7.0)
+    same = jax.jit(agent.update)(state, other, jax.random.key(2))[0]
+    jax.tree.map(np.testing.assert_array_equal, new, same)
+
+
+def test_rewards_of_both_forms():
+    logits = jnp.array([-2.0, 0.0, 3.0])
+    d = 1 / (1 + np.exp(-np.asarray(logits)))
+    np.testing.assert_allclose(reward_of(GAILConfig(), logits), -np.log(1 - d), rtol=1e-5)
+    np.testing.assert_allclose(reward_of(GAILConfig("signed"), logits), np.log(d) - np.log(1 - d), rtol=1e-5)
+
+
+def test_a_discriminator_tells_an_expert_from_a_policy():
+    plain, agent = agents(dataclasses.replace(CONFIG, steps_per_update=50, learning_rate=0.01))
+    batch, state, update = batch_of(plain), agent.init(KEY), jax.jit(agent.update)
+    for number in range(10):
+        state, metrics = update(state, batch, jax.random.key(number))
+    assert metrics["imitation/expert_accuracy"] > 0.95
+    assert metrics["imitation/policy_accuracy"] > 0.95
+
+
+def test_what_cannot_imitate_is_rejected():
+    plain = make_a2c(A2CConfig(), SPEC, NETWORK)
+    replaying = make_dqn(DQNConfig(replay=ReplayConfig(), epsilon_start=0.1, epsilon_end=0.1), SPEC, NETWORK)
+    stacked = dataclasses.replace(SPEC, observation=ArraySpec((4, 3), "float32", frames=4))
+    several = dataclasses.replace(SPEC, action=MultiDiscreteSpec((2,), (2, 2), (0, 0)))
+    for agent, spec, message in (
+        (replaying, SPEC, "one policy that learns from trajectories"),
+        (plain, stacked, "frame_stack 1, got 4"),
+        (plain, several, "is not an array of floats|continuous"),
+    ):
+        with pytest.raises(UserError, match=message):
+            with_imitation(agent, CONFIG, spec, expert_of())
+    with pytest.raises(UserError, match="got none"):
+        with_imitation(plain, CONFIG, SPEC, expert_of(count=0))
+    with pytest.raises(UserError, match="reward must be"):
+        GAILConfig("negative")
