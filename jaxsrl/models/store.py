@@ -23,6 +23,8 @@ _POLL_SECONDS = 0.02
 _TAG = re.compile(r"[A-Za-z][\w.:-]*")
 _CONDITION = re.compile(r"(\w+)\s*(<=|>=|<|>|=)\s*(-?[\d.]+(?:e-?\d+)?)")
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
+DAMAGE = "damage"
+"""Metadata of a version whose manifest cannot be read: why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,12 +251,14 @@ class ModelStore:
         )
 
     def _read(self, version: int, index: Index) -> Model | None:
-        """Returns a version; None if another process has just deleted it."""
+        """Returns a version; None if another process has just deleted it. The metadata of a damaged one says so."""
         path = self.directory / str(version)
         try:
             metadata = read_manifest(path)["metadata"]
         except (OSError, UserError):
             return None
+        except CorruptCheckpointError as error:
+            metadata = {DAMAGE: str(error)}  # the others must still be found; `load` raises for this one
         tags = tuple(sorted(tag for tag, target in index["tags"].items() if target == version))
         return Model(version, path, tags, {**metadata, **index["notes"].get(str(version), {})})
 

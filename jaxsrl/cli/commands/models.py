@@ -66,7 +66,9 @@ class Models:
 
 
 def _row(version: int, env_steps: int, tags: tuple[str, ...], metadata: Any, path: Path) -> dict[str, Any]:
-    result = metadata.get("return")
+    from jaxsrl.models.store import DAMAGE
+
+    result = "damaged" if DAMAGE in metadata else metadata.get("return")
     return {
         "update": version,
         "env_steps": env_steps,

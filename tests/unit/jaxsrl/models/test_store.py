@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError
 from jaxsrl.checkpoints.store import load_checkpoint
-from jaxsrl.models.store import ModelStore
+from jaxsrl.models.store import DAMAGE, ModelStore
 from jaxsrl.runs.read_checkpoint import read_saved_run, resolve_model
 
 
@@ -48,6 +49,21 @@ def test_versions_are_found_by_number_tag_and_condition(store):
     model, arrays = store.load("best")
     assert model.metadata["return"] == 250.0
     np.testing.assert_array_equal(arrays["learner.params"], arrays_of(2)["learner.params"])
+
+
+def test_a_damaged_version_hides_no_other(store):
+    store.tag("best", "2")
+    store.annotate(1, **{"return": 300.0})
+    (store.directory / "3" / MANIFEST).write_text("{")
+    assert [(model.version, DAMAGE in model.metadata) for model in store.models()] == [
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert store.find("return>200").version == 1
+    assert store.load("best")[0].version == 2
+    with pytest.raises(CorruptCheckpointError, match="cannot be read"):
+        store.load("3")
 
 
 @pytest.mark.parametrize("query", ["4", "worst", "return>200", "return~3", ""])
