@@ -14,8 +14,8 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from jaxsrl.bench.turns import median_ratio, take_turns
 from jaxsrl.learner.finite_watch import FiniteWatch
-from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
-from jaxsrl.learner.offline import OfflineLearner
+from jaxsrl.learner.host_replay import HostReplayMesh
+from jaxsrl.learner.offline import OfflineLearner, OfflineReplay
 from jaxsrl.replay.fixed import FixedReplayClient
 
 _OBSERVATION, _ACTION = 17, 6  # those of HalfCheetah
@@ -88,7 +88,7 @@ def _learner(agent: ReplayAgent, steps: Trajectory, gradient_steps: int) -> Offl
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), steps)
     client = FixedReplayClient(agent.data, shapes, steps, gradient_steps)
     mesh = HostReplayMesh(jax.local_devices()[:1])
-    replay = HostReplay(agent, mesh, jax.random.key(1), client)
+    replay = OfflineReplay(agent, mesh, jax.random.key(1), client, gradient_steps)
     return OfflineLearner(replay, jax.jit(agent.init)(jax.random.key(0)), FiniteWatch(100))
 
 

@@ -70,16 +70,20 @@ class HostReplay:
             self._num_updates = int(state.num_updates)
         update = np.int32(self._num_updates)
         due = self._experience.insert(batch, UpdateKeys(self._keys, self._fold_in(self._host_key, update)))
-        state = self._begin(state)
+        state, sums = self._learn_steps(self._begin(state), update, due)
+        self._experience.end_update()
+        self._num_updates += 1
+        return self._refresh(state), self._metrics(sums, due)
+
+    def _learn_steps(self, state: LearnerState, update: np.int32, due: int) -> tuple[LearnerState, Metrics | None]:
+        """Takes the gradient steps of an update; returns the state and the sums of their metrics."""
         sums: Metrics | None = None
         for number in range(due):
             sample = self.mesh.place_sample(self._experience.sample())
             sums = self._zeros(state, sample) if sums is None else sums
             state, sums, priority = self._learn(state, sums, sample, update, np.int32(number))
             self._experience.update_priorities(priority)
-        self._experience.end_update()
-        self._num_updates += 1
-        return self._refresh(state), self._metrics(sums, due)
+        return state, sums
 
     def totals(self) -> dict[str, float]:
         """Returns totals since the start, by metric name: those of the replay client, and seconds of waiting for samples."""

@@ -1,14 +1,61 @@
 """Learner loop without trajectories: each update takes a fixed number of gradient steps on a dataset."""
 
 import time
+from typing import Any
 
 import jax
+import numpy as np
 
-from agents.api import LearnerState, Metrics
+from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample
 from jaxsrl.learner.finite_watch import FiniteWatch
-from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.replay.client import ReplayClient
 from jaxsrl.replay.state import replace_learned
+
+_MOST_TOGETHER = 10  # samples of one call
+
+
+class OfflineReplay(HostReplay):
+    """Gradient steps on fixed experience. On one device each compiled call takes several, since the call costs as much as one.
+
+    Args:
+        agent: agent to train, for single frames.
+        mesh: learning devices.
+        run_key: the number of updates is folded into it.
+        experience: a dataset; closed with this.
+        gradient_steps: of an update.
+    """
+
+    def __init__(
+        self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: ReplayClient, gradient_steps: int
+    ) -> None:
+        super().__init__(agent, mesh, run_key, experience)
+        # The same number in every call: one program, and the same results after a resume.
+        sizes = [size for size in range(1, _MOST_TOGETHER + 1) if gradient_steps % size == 0]
+        self._together = max(sizes) if len(mesh.devices) == 1 else 1
+        self._learn_together = jax.jit(self._gradient_steps, donate_argnums=(0, 1))
+
+    def _learn_steps(self, state: LearnerState, update: np.int32, due: int) -> tuple[LearnerState, Metrics | None]:
+        if self._together == 1:
+            return super()._learn_steps(state, update, due)
+        sums: Metrics | None = None
+        for begin in range(0, due, self._together):
+            samples = [self._experience.sample() for _ in range(self._together)]
+            sums = self._zeros(state, samples[0]) if sums is None else sums
+            stacked: Sample = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+            numbers = np.arange(begin, begin + self._together, dtype=np.int32)
+            state, sums = self._learn_together(state, sums, stacked, update, numbers)
+        return state, sums
+
+    def _gradient_steps(
+        self, state: LearnerState, sums: Metrics, samples: Sample, update: Array, numbers: Array
+    ) -> tuple[LearnerState, Metrics]:
+        def step(carry: tuple[LearnerState, Metrics], inputs: tuple[Sample, Array]) -> tuple[Any, None]:
+            state, sums, _ = self._gradient_step(*carry, inputs[0], update, inputs[1])
+            return (state, sums), None
+
+        return jax.lax.scan(step, (state, sums), (samples, numbers))[0]
 
 
 class OfflineLearner:
