@@ -1,12 +1,13 @@
 """Learner loop without trajectories: each update takes a fixed number of gradient steps on a dataset."""
 
 import time
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample
+from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import LearnerStats
@@ -51,11 +52,17 @@ class OfflineReplay(HostReplay):
     def _gradient_steps(
         self, state: LearnerState, sums: Metrics, samples: Sample, update: Array, numbers: Array
     ) -> tuple[LearnerState, Metrics]:
-        def step(carry: tuple[LearnerState, Metrics], inputs: tuple[Sample, Array]) -> tuple[Any, None]:
-            state, sums, _ = self._gradient_step(*carry, inputs[0], update, inputs[1])
-            return (state, sums), None
+        def step(state: LearnerState, inputs: tuple[Sample, Array]) -> tuple[LearnerState, Metrics]:
+            sample, number = inputs
+            learned, metrics, _ = self._update(state, sample, update, number)
+            return learned, metrics
 
-        return jax.lax.scan(step, (state, sums), (samples, numbers))[0]
+        learned, metrics = jax.lax.scan(step, state, (samples, numbers))
+        # Checked once: a step that is not finite undoes all of the call.
+        totals: Metrics = jax.tree.map(lambda values: jnp.sum(values, axis=0), metrics)
+        learned, totals = keep_if_finite(state, learned, totals)
+        totals[SKIPPED] *= len(numbers)
+        return learned, jax.tree.map(jnp.add, sums, totals)
 
 
 class OfflineLearner:

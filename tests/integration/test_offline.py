@@ -13,8 +13,9 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.datasets.dataset import find_damage, find_episodes
+from jaxsrl.datasets.dataset import find_damage, find_episodes, open_dataset
 from jaxsrl.datasets.manifest import leaf_file
+from jaxsrl.datasets.writer import DatasetWriter
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.record import RecordConfig, record
 from jaxsrl.experiment import Experiment
@@ -244,3 +245,18 @@ def test_nothing_compiles_after_the_first_update(recorded, tmp_path, monkeypatch
     assert len(compiled) == STEPS // GRADIENTS
     assert compiled[0] > 0
     assert programs[compiled[0] :] == []
+
+
+def test_steps_that_are_not_finite_change_nothing(recorded, tmp_path):
+    steps = jax.tree.map(np.array, recorded.steps)
+    steps = dataclasses.replace(steps, reward=np.full_like(steps.reward, np.nan))
+    with DatasetWriter(tmp_path / "set", recorded.manifest) as writer:
+        writer.append(steps)
+    run = experiment(tmp_path, open_dataset(tmp_path / "set"), learner_max_nonfinite_updates=0)
+    agent, _, _ = run.build()
+    report = run.train(quiet=True)
+    expected = agent.init(jax.random.split(jax.random.key(0), 3)[0])
+    same(report.state.params["network"], expected.params["network"], rtol=1e-6)
+    newest = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
+    assert newest["learner/nonfinite_update"] == 1.0
+    assert newest["learner/nonfinite_updates_total"] == STEPS // GRADIENTS
