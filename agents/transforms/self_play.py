@@ -13,6 +13,8 @@ a call, and each row takes the result of its own: acting costs K + 1 times as mu
 
 import dataclasses
 import fnmatch
+import functools
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 
 from agents.api import Agent, AgentState, AnyAgent, Array, LearnerState, Metrics, Mode, Params, Trajectory
 from agents.ops import opponent_library as libraries
+from agents.ops import validate
 from agents.ops.game_results import Steps, init_games, play_on
 from agents.ops.opponent_library import Library, Opponents
 from envpool_bridge.errors import UserError
@@ -38,7 +41,9 @@ class SelfPlayConfig:
         slots: K, past selves that act at the same time. 0: off, all agents are the newest policy.
         library_size: M, past selves that are kept; the oldest leaves a full library.
         self_share: Share of environments in which the learner plays itself.
-        snapshot_every: Updates between two past selves that enter the library. The initial policy is in it from the start.
+        members: Runs whose policies are members 0, 1, ... of the library from the start; they have the same network. Without them
+            that is the initial policy.
+        snapshot_every: Updates between two past selves that enter the library; 0 for none.
         reslot_every: Updates between two draws of the slots' members.
         opponents: Probability of a member: "uniform" (fictitious self-play), "newest", "hard" in proportion to (1 - x)^p,
             "variance" to x (1 - x), where x is the learner's rate of wins against it, or "mixture".
@@ -50,6 +55,7 @@ class SelfPlayConfig:
     slots: int = 0
     library_size: int = 32
     self_share: float = 0.5
+    members: tuple[str, ...] = ()
     snapshot_every: int = 20
     reslot_every: int = 5
     opponents: Opponents = "uniform"
@@ -58,15 +64,15 @@ class SelfPlayConfig:
     team: str = ""
 
     def __post_init__(self) -> None:
-        if self.slots < 0:
-            raise UserError(f"self_play.slots must not be negative: got {self.slots}")
-        for name in ("library_size", "snapshot_every", "reslot_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"self_play.{name} must be at least 1: got {getattr(self, name)}")
+        validate.not_negative(self, "slots", "snapshot_every")
+        validate.at_least_one(self, "library_size", "reslot_every")
+        validate.positive(self, "exponent")
+        if len(self.members) > self.library_size:
+            raise UserError(
+                f"self_play.library_size must be at least the number of members, {len(self.members)}: got {self.library_size}"
+            )
         if not 0.0 <= self.self_share < 1.0:
             raise UserError(f"self_play.self_share must lie in [0, 1): got {self.self_share}")
-        if not self.exponent > 0.0:
-            raise UserError(f"self_play.exponent must be positive: got {self.exponent}")
         known = ("uniform", "newest", "hard", "variance", "mixture")
         if self.opponents not in known:
             raise UserError(f"self_play.opponents must be one of {', '.join(known)}: got {self.opponents!r}")
@@ -83,14 +89,17 @@ class SelfPlayConfig:
 
 @dataclasses.dataclass(frozen=True)
 class _Pool:
-    """An agent, the settings of its pool, and the first team: [rows_per_env] bool."""
+    """An agent, the settings of its pool, the first team: [rows_per_env] bool, and the parameters of the first members."""
 
     agent: Agent
     config: SelfPlayConfig
     first_team: tuple[bool, ...]
+    members: tuple[Params, ...]
 
 
-def make_self_play(agent: AnyAgent, spec: EnvSpec, config: SelfPlayConfig, num_rows: int) -> Agent:
+def make_self_play(
+    agent: AnyAgent, spec: EnvSpec, config: SelfPlayConfig, num_rows: int, members: Sequence[Params] = ()
+) -> Agent:
     """Returns the agent with a pool of past selves as opponents.
 
     Its parameters become {"learner": those of the agent, "slots": [K, ...] each, "members": [K] int32}. Slot k has the parameters
@@ -102,6 +111,7 @@ def make_self_play(agent: AnyAgent, spec: EnvSpec, config: SelfPlayConfig, num_r
         spec: Specification of all rows.
         config: Settings, with at least one slot.
         num_rows: Rows of the run.
+        members: Parameters of the library's first members; none for the initial policy.
 
     Raises:
         UserError: The agent learns from replay, or is several policies.
@@ -121,7 +131,7 @@ def make_self_play(agent: AnyAgent, spec: EnvSpec, config: SelfPlayConfig, num_r
             f"environments without self-play, got {against_slots} of {num_envs}; use fewer slots, a smaller self_share or more "
             f"rows"
         )
-    pool = _Pool(agent, config, first_team)
+    pool = _Pool(agent, config, first_team, tuple(members))
     return agent._replace(
         init=partial(_init, pool, num_envs),
         initial_agent_state=partial(_initial_agent_state, pool),
@@ -166,10 +176,17 @@ def _rank(config: SelfPlayConfig, env: np.ndarray) -> np.ndarray:
 
 def _init(pool: _Pool, num_envs: int, key: Array) -> LearnerState:
     state = pool.agent.init(key)
-    library = libraries.init_library(state.params, pool.config.library_size)
+    first, *others = pool.members or (state.params,)
+    library = functools.reduce(libraries.add_member, others, libraries.init_library(first, pool.config.library_size))
     extra = {"agent": state.extra, "library": library, "games": init_games(num_envs)}
-    members = jnp.zeros(pool.config.slots, jnp.int32)
+    # The agent's key is used whole, so that it is initialized as without a pool.
+    members = _draw(pool.config, library, jax.random.fold_in(key, 0))
     return dataclasses.replace(state, params=_params(state.params, library, members), extra=extra)
+
+
+def _draw(config: SelfPlayConfig, library: Library, key: Array) -> Array:
+    probability = libraries.probabilities(library, config.opponents, config.exponent, config.mixture)
+    return libraries.draw_members(library, probability, config.slots, key)
 
 
 def _params(learner: Params, library: Library, members: Array) -> Params:
@@ -242,13 +259,13 @@ def _update(pool: _Pool, state: LearnerState, batch: Trajectory, key: Array) -> 
     )
     library = libraries.count_games(state.extra["library"], *results)
     number, members = learned.num_updates, state.params["members"]
-    library = jax.lax.cond(
-        number % config.snapshot_every == 0,
-        lambda: libraries.add_member(library, learned.params),
-        lambda: library,
-    )
-    probability = libraries.probabilities(library, config.opponents, config.exponent, config.mixture)
-    drawn = libraries.draw_members(library, probability, config.slots, draw_key)
+    if config.snapshot_every:
+        library = jax.lax.cond(
+            number % config.snapshot_every == 0,
+            lambda: libraries.add_member(library, learned.params),
+            lambda: library,
+        )
+    drawn = _draw(config, library, draw_key)
     # A slot never has a member that has left the library.
     members = jnp.where((number % config.reslot_every == 0) | ~libraries.holds(library, members), drawn, members)
     extra = {"agent": learned.extra, "library": library, "games": games}

@@ -11,7 +11,7 @@ import numpy as np
 
 from agents.search.game import GameFn, GameStep
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.envs.optional_imports import import_package, validate_env_id
 from jaxsrl.envs.protocol import Array, EnvState, JaxStep, Observation
 
@@ -28,6 +28,7 @@ PERFECT_INFORMATION = (
     "tic_tac_toe",
 )
 """Deterministic games of two players whose state both see."""
+_TWO_AGENTS = '{"two_agents": true}'
 _REBUILT = frozenset({"observation", "legal_action_mask", "rewards", "terminated", "truncated"})
 
 
@@ -61,13 +62,44 @@ class PgxEnv:
         return JaxStep(after, _observe(loaded, after), reward, after.terminated, after.truncated)
 
 
-def make_pgx(env_id: str, arguments: dict[str, Any]) -> PgxEnv:
+@dataclasses.dataclass(frozen=True)
+class PgxTeams:
+    """`JaxEnv` of a pgx game of two players, who are agents "first" and "second" in the order of their first moves.
+
+    Both act at every step. The one not to move has one legal action, 0, which is ignored. An agent observes the leaves
+    "action_mask", "board", in its own view, and "seat": 0 for the first, 1 for the second. An illegal move loses.
+
+    Attributes:
+        env_id: pgx's id ("kuhn_poker").
+    """
+
+    env_id: str
+
+    def spec(self) -> EnvSpec:
+        return _load(self.env_id, _TWO_AGENTS).spec
+
+    def reset(self, key: Array) -> tuple[EnvState, Observation]:
+        loaded = _load(self.env_id, _TWO_AGENTS)
+        game = loaded.env.init(key)
+        state = {"first": game.current_player, "game": game}
+        return state, _observe_both(loaded, state)
+
+    def step(self, state: EnvState, action: Array, key: Array) -> JaxStep:
+        loaded, before, first = _load(self.env_id, _TWO_AGENTS), state["game"], state["first"]
+        after = loaded.env.step(before, action[(before.current_player - first) % 2], key)
+        reward = jnp.asarray(after.rewards, jnp.float32)[_seats(first)]
+        state = {"first": first, "game": after}
+        return JaxStep(state, _observe_both(loaded, state), reward, after.terminated, after.truncated)
+
+
+def make_pgx(env_id: str, arguments: dict[str, Any]) -> PgxEnv | PgxTeams:
     """Makes the environment.
 
     Raises:
         UserError: pgx is missing, the id is unknown, or an argument is invalid.
     """
-    env = PgxEnv(env_id, json.dumps(arguments, sort_keys=True))
+    kwargs = json.dumps(arguments, sort_keys=True)
+    env = PgxTeams(env_id) if kwargs == _TWO_AGENTS else PgxEnv(env_id, kwargs)
     env.spec()
     return env
 
@@ -111,11 +143,18 @@ def _load(env_id: str, kwargs: str) -> _LoadedGame:
     pgx = import_package("pgx", "pgx")
     validate_env_id(env_id, "pgx", pgx.available_envs())
     arguments = json.loads(kwargs)
-    if set(arguments) - {"with_state"} or not isinstance(arguments.get("with_state", False), bool):
-        raise UserError(f"{env_id} of suite 'pgx': bad kwargs {kwargs}: expected with_state, true or false")
+    allowed = [{}, *({name: value} for name in ("two_agents", "with_state") for value in (False, True))]
+    if arguments not in allowed:
+        raise UserError(
+            f"{env_id} of suite 'pgx': bad kwargs {kwargs}: expected one of two_agents and with_state, true or false"
+        )
     with jax.ensure_compile_time_eval():  # games create arrays, possibly inside a trace
         env = pgx.make(env_id)
         template = jax.tree.map(np.asarray, env.init(jax.random.key(0)))
+    if arguments.get("two_agents") and env.num_players != 2:
+        raise UserError(
+            f"{env_id} of suite 'pgx': two_agents needs a game of two players: this one has {env.num_players}"
+        )
     parts = _parts(template)
     observation: dict[str, Any] = {
         "action_mask": ArraySpec(template.legal_action_mask.shape, "bool", 0, 1),
@@ -124,7 +163,12 @@ def _load(env_id: str, kwargs: str) -> _LoadedGame:
     if arguments.get("with_state"):
         leaves = jax.tree.leaves(parts)
         observation["state"] = {_name(number): _array_spec(leaf) for number, leaf in enumerate(leaves)}
-    spec = EnvSpec(env_id, observation, DiscreteSpec(int(env.num_actions)), action_mask=("action_mask",))
+    move = DiscreteSpec(int(env.num_actions))
+    agents: tuple[AgentSpec, ...] = ()
+    if arguments.get("two_agents"):
+        observation["seat"] = ArraySpec((1,), "float32", 0.0, 1.0)
+        agents = tuple(AgentSpec(name, observation, move, ("action_mask",)) for name in ("first", "second"))
+    spec = EnvSpec(env_id, observation, move, action_mask=("action_mask",), agents=agents)
     return _LoadedGame(env, spec, template, jax.tree.structure(parts))
 
 
@@ -134,6 +178,22 @@ def _observe(loaded: _LoadedGame, state: EnvState) -> Observation:
         leaves = jax.tree.leaves(_parts(state))
         observation["state"] = {_name(number): leaf for number, leaf in enumerate(leaves)}
     return observation
+
+
+def _seats(first: Array) -> Array:
+    """Returns pgx's numbers of the first and the second agent, [2] int32."""
+    return jnp.stack([first, 1 - first])
+
+
+def _observe_both(loaded: _LoadedGame, state: EnvState) -> Observation:
+    game, players = state["game"], _seats(state["first"])
+    waits = jnp.arange(game.legal_action_mask.shape[0]) == 0
+    observe = loaded.env._observe  # `observe` with a player is deprecated, and without one shows the mover's view alone
+    return {
+        "action_mask": jnp.where((players == game.current_player)[:, None], game.legal_action_mask, waits),
+        "board": jax.vmap(observe, in_axes=(None, 0))(game, players),
+        "seat": jnp.asarray([[0.0], [1.0]], jnp.float32),
+    }
 
 
 def _parts(state: EnvState) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,12 @@ def make_multi_policy_agent(
         spec, mapping, make_agent, dict.fromkeys(paths), own_agents
     )  # validates the mapping before reading files
     if not paths:
-        return _with_self_play(agent, spec, policies, num_rows)
+        members = [
+            load_policy_params(agent, f"self_play.members[{number}]", Path(path))
+            for number, path in enumerate(policies.self_play.members)
+            if policies.self_play.slots
+        ]
+        return _with_self_play(agent, spec, policies, num_rows, members)
     places = agent_indices(spec, mapping)
     frozen: dict[str, Params] = {}
     for name, path in paths.items():
@@ -179,7 +184,9 @@ def rebuild_multi_policy_agent(
     return _with_self_play(agent, spec, policies, num_rows)
 
 
-def _with_self_play(agent: AnyAgent, spec: EnvSpec, policies: PoliciesConfig, num_rows: int) -> AnyAgent:
+def _with_self_play(
+    agent: AnyAgent, spec: EnvSpec, policies: PoliciesConfig, num_rows: int, members: Sequence[Params] = ()
+) -> AnyAgent:
     if not policies.self_play.slots:
         return agent
     mapping = policies.policy_of_agent()
@@ -187,7 +194,7 @@ def _with_self_play(agent: AnyAgent, spec: EnvSpec, policies: PoliciesConfig, nu
         raise UserError(
             f"self-play is for one policy that acts for all agents: expected no policies.mapping, got {mapping}"
         )
-    return make_self_play(agent, spec, policies.self_play, num_rows)
+    return make_self_play(agent, spec, policies.self_play, num_rows, members)
 
 
 def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:

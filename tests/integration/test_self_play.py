@@ -1,6 +1,8 @@
 """Slots hold the library members that they name, to the bit, after every update of a run; runs of all plans are alike."""
 
+import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -99,6 +101,24 @@ def test_slots_hold_their_members_in_every_plan(tmp_path, changes):
     for a, b in zip(jax.tree.leaves(ours.extra["library"]), jax.tree.leaves(theirs.extra["library"]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert trees_equal(ours.extra["games"], theirs.extra["games"])
+
+
+def test_members_come_from_other_runs(tmp_path):
+    paths = []
+    for seed in (1, 2):
+        first = experiment(tmp_path / str(seed), 1, seed=seed).train(quiet=True)
+        paths.append(str(first.directory))
+    pool = dataclasses.replace(POOL, members=tuple(paths), snapshot_every=0, opponents="uniform")
+    second = experiment(tmp_path, 2, self_play=pool)
+    report = second.train(quiet=True)
+    agent = load_agent(report.directory).agent
+    for number, path in enumerate(paths):
+        expected = load_policy_params(agent, "", Path(path))
+        member = jax.tree.map(lambda leaf, number=number: leaf[number], report.state.extra["library"].params)
+        assert trees_equal(member, expected)
+    lost = dataclasses.replace(pool, members=(*paths, str(tmp_path / "nowhere")))
+    with pytest.raises(UserError, match=r"self_play.members\[2\]"):
+        experiment(tmp_path / "lost", self_play=lost).build()
 
 
 @pytest.mark.slow

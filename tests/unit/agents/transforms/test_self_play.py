@@ -182,6 +182,24 @@ def test_results_are_those_of_the_learners_team():
     assert 0 < wins < games
 
 
+def test_a_library_of_given_members_stays_as_it_is():
+    given = [ppo().init(jax.random.key(seed)).params for seed in (11, 12, 13)]
+    config = dataclasses.replace(
+        CONFIG, snapshot_every=0, reslot_every=1, opponents="mixture", mixture=(0.0, 1.0, 1.0), members=("a", "b", "c")
+    )
+    agent = make_self_play(ppo(), SPEC, config, ROWS, given)
+    state = jax.jit(agent.init)(jax.random.key(0))
+    assert trees_equal(state.params["learner"], ppo().init(jax.random.key(0)).params)
+    update, seen = jax.jit(agent.update), set()
+    for number in range(8):
+        for slot, member in enumerate(state.params["members"].tolist()):
+            assert trees_equal(jax.tree.map(lambda leaf, slot=slot: leaf[slot], state.params["slots"]), given[member])
+            seen.add(member)
+        state, _ = update(state, collected(agent, state.params, number), jax.random.key(number))
+    assert state.extra["library"].member.tolist() == [0, 1, 2]
+    assert seen == {1, 2}
+
+
 def test_a_changed_slot_starts_with_a_new_memory():
     agent = make_self_play(ppo("gru"), SPEC, CONFIG, ROWS)
     params = jax.jit(agent.init)(jax.random.key(0)).params
@@ -206,7 +224,8 @@ def test_a_changed_slot_starts_with_a_new_memory():
     [
         ({"slots": -1}, "slots must not be negative: got -1"),
         ({"library_size": 0}, "library_size must be at least 1: got 0"),
-        ({"snapshot_every": 0}, "snapshot_every must be at least 1: got 0"),
+        ({"snapshot_every": -1}, "snapshot_every must not be negative: got -1"),
+        ({"members": ("a", "b", "c", "d")}, "library_size must be at least the number of members, 4: got 3"),
         ({"self_share": 1.0}, r"self_share must lie in \[0, 1\): got 1.0"),
         ({"exponent": 0.0}, "exponent must be positive: got 0.0"),
         ({"opponents": "best"}, "opponents must be one of uniform, newest, hard, variance, mixture: got 'best'"),
