@@ -29,6 +29,7 @@ from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
 from jaxsrl.cli.commands.plot import Plot
 from jaxsrl.cli.commands.population import TrainPopulation
+from jaxsrl.cli.commands.psro import TrainPSRO
 from jaxsrl.cli.commands.record import Record
 from jaxsrl.cli.commands.record_sets import RecordSets
 from jaxsrl.cli.commands.results import Results
@@ -52,6 +53,7 @@ COMMANDS: dict[str, type[Command]] = {
     "train": Train,
     "tune": Tune,
     "population": TrainPopulation,
+    "psro": TrainPSRO,
     "config": ShowConfig,
     "new": New,
     "runs": Runs,

@@ -132,13 +132,19 @@ def load_contestants(paths: Sequence[str], trust_env: bool = False) -> list[Cont
     return contestants
 
 
-def play_arena(contestants: Sequence[Contestant], config: ArenaConfig, show: Callable[[str], None]) -> Payoffs:
+def play_arena(
+    contestants: Sequence[Contestant],
+    config: ArenaConfig,
+    show: Callable[[str], None],
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> Payoffs:
     """Plays the games of all pairs.
 
     Args:
         contestants: from `load_contestants`.
         config: of the games.
         show: receives a line for each pair.
+        pairs: numbers of the contestants of each pair that plays; None for all. Others have no games.
 
     Raises:
         UserError: the environment has no two sides.
@@ -149,7 +155,7 @@ def play_arena(contestants: Sequence[Contestant], config: ArenaConfig, show: Cal
     )
     count = len(contestants)
     wins, draws, returns = (np.zeros((count, count)) for _ in range(3))
-    for one, other in itertools.combinations(range(count), 2):
+    for one, other in itertools.combinations(range(count), 2) if pairs is None else pairs:
         pair = play_pair(one, other)
         wins[one, other], wins[other, one] = pair.wins, pair.losses
         draws[one, other] = draws[other, one] = config.games - pair.wins - pair.losses

@@ -1,0 +1,87 @@
+"""`jaxsrl psro`."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import tyro
+
+from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.tables import print_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainPSRO:
+    """Train policies of a symmetric game one after another, each against a mixture of those before it.
+
+    The mixture solves the game between the policies. Each policy is an ordinary run. The same command continues a stopped one.
+
+    Attributes:
+        experiment: name of one in experiments/, here or of the package, or the path of a Python file.
+        iterations: number of policies; a complete directory can get more.
+        env_steps: of each run.
+        games: of each pair of policies, half from each side.
+        solver: "nash", "uniform" (fictitious self-play), "replicator_dynamics" or "regret_matching".
+        slots: opponents that act at the same time in a run.
+        directory: of the runs; by default runs/psro_EXPERIMENT.
+        seed: of games and of the first run; each further run has the next one.
+        json: print one JSON object instead of a table.
+        flags: of the experiment.
+    """
+
+    experiment: tyro.conf.Positional[str]
+    iterations: int = 10
+    env_steps: int = 100_000
+    games: int = 1_000
+    solver: str = "nash"
+    slots: int = 4
+    directory: Path | None = None
+    seed: int = 0
+    json: bool = False
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def run(self) -> int:
+        """Trains the policies that are missing, and prints all with their weight in the newest mixture."""
+        import sys
+
+        from jaxsrl.tune.psro import PSRO, PSROConfig
+
+        path = find_experiment(self.experiment)
+        config = PSROConfig(
+            str(path),
+            self.iterations,
+            self.env_steps,
+            self.games,
+            self.solver,  # pyright: ignore[reportArgumentType]
+            self.slots,
+            self.seed,
+            self.flags,
+        )
+
+        def show(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+        psro = PSRO(self.directory or Path("runs") / f"psro_{path.stem}", config, _play_newest, show)
+        status = psro.run()
+        mixture = psro.state["mixtures"][-1] if psro.state["mixtures"] else []
+        values = psro.payoffs @ mixture if mixture else []
+        rows = [
+            {"policy": run.name, "weight": weight, "return_against_mixture": float(value)}
+            for run, weight, value in zip(psro.runs(), mixture, values, strict=True)
+        ]
+        print_tables({"policies": rows}, self.json, f"{len(rows)} of {self.iterations} policies")
+        return status
+
+
+def _play_newest(runs: Sequence[Path], games: int, seed: int) -> list[float]:
+    from agents.api import Mode
+    from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena
+
+    newest = len(runs) - 1
+    payoffs = play_arena(
+        load_contestants([str(run) for run in runs]),
+        ArenaConfig(games, seed, Mode.SAMPLE),
+        lambda line: None,
+        [(newest, other) for other in range(newest)],
+    )
+    return (0.5 * (payoffs.returns[newest, :newest] - payoffs.returns[:newest, newest])).tolist()

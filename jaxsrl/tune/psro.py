@@ -1,0 +1,172 @@
+"""PSRO of runs in a symmetric game of two sides: each policy is trained against a mixture of those before it.
+
+Every policy is an ordinary run. The state is one file, replaced atomically when a policy has been trained and has played the
+others. The same call continues after a kill, with the same result.
+
+Source: Lanctot et al. 2017 (arXiv:1711.00832). Best responses are approximate, by the experiment's algorithm.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from envpool_bridge.errors import UserError
+from jaxsrl.machine.run_tasks import Task, run_tasks
+from jaxsrl.population.meta_game import Solver, nash, projected_replicator_dynamics, regret_matching, uniform
+from jaxsrl.run_directory import read_json, write_json
+
+STATE = "psro.json"
+SOLVERS: dict[str, Solver] = {
+    "nash": nash,
+    "uniform": uniform,
+    "replicator_dynamics": projected_replicator_dynamics,
+    "regret_matching": regret_matching,
+}
+_LEAST_WEIGHT = 1e-3  # smaller ones become 0
+
+
+@dataclasses.dataclass(frozen=True)
+class PSROConfig:
+    """Settings, which the directory keeps.
+
+    Attributes:
+        experiment: path of its file.
+        iterations: number of policies.
+        env_steps: of each run.
+        games: of each pair of policies, half from each side.
+        solver: of the game between policies: "nash", "uniform", "replicator_dynamics" or "regret_matching".
+        slots: opponents that act at the same time in a run.
+        seed: of the first run; each further run has the next one.
+        flags: of the experiment.
+    """
+
+    experiment: str
+    iterations: int = 10
+    env_steps: int = 100_000
+    games: int = 1_000
+    solver: Literal["nash", "uniform", "replicator_dynamics", "regret_matching"] = "nash"
+    slots: int = 4
+    seed: int = 0
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.iterations, self.env_steps, self.slots) < 1 or self.seed < 0:
+            raise UserError(
+                f"PSRO has at least one iteration, env step and slot, and a seed from 0: got {self.iterations}, "
+                f"{self.env_steps}, {self.slots}, {self.seed}"
+            )
+        if self.games < 2 or self.games % 2:
+            raise UserError(
+                f"half of the games of a pair are from each side: expected an even number, got {self.games}"
+            )
+        if self.solver not in SOLVERS:
+            raise UserError(f"solver must be one of {', '.join(SOLVERS)}: got {self.solver!r}")
+
+
+Train = Callable[[Sequence[Task]], int]
+"""Runs the tasks; returns an exit status, not 0 if it was stopped."""
+PlayNewest = Callable[[Sequence[Path], int, int], list[float]]
+"""Maps the runs of all policies, games and seed to the mean returns of the newest against each earlier one."""
+
+
+class PSRO:
+    """Policies that are trained one after another. One process at a time.
+
+    Args:
+        directory: of the runs; made if need be.
+        config: settings.
+        play: plays the games.
+        show: receives lines.
+        train: runs a command; None for a process.
+
+    Raises:
+        UserError: the directory is of other settings.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: PSROConfig,
+        play: PlayNewest,
+        show: Callable[[str], None],
+        train: Train | None = None,
+    ) -> None:
+        self._directory, self._config, self._play, self._show = directory, config, play, show
+        self._train = train or (lambda tasks: run_tasks(tasks, 1, show))
+        self.state = self._open()
+
+    @property
+    def payoffs(self) -> np.ndarray:
+        """[P, P] mean return of policy i against j, antisymmetric."""
+        return np.array(self.state["payoffs"], float)
+
+    def run(self) -> int:
+        """Trains all policies that are missing; returns 0, or the status of a run that was stopped."""
+        while (number := len(self.state["payoffs"])) < self._config.iterations:
+            if status := self._train([self._task(number)]):
+                return status
+            self._add(number)
+        return 0
+
+    def runs(self) -> list[Path]:
+        """Returns the directories of the runs that the state counts."""
+        return [self._run(number) for number in range(len(self.state["payoffs"]))]
+
+    def _open(self) -> dict[str, Any]:
+        path, settings = self._directory / STATE, {**dataclasses.asdict(self._config), "flags": [*self._config.flags]}
+        if not path.is_file():
+            self._directory.mkdir(parents=True, exist_ok=True)
+            return {"settings": settings, "payoffs": [], "mixtures": []}
+        state = read_json(path)
+        changed = {name for name in settings if state["settings"].get(name) != settings[name]} - {"iterations"}
+        if changed:
+            raise UserError(f"{path} has other settings ({', '.join(sorted(changed))}): choose another --directory")
+        return {**state, "settings": settings}
+
+    def _run(self, number: int) -> Path:
+        return self._directory / f"policy{number:03d}"
+
+    def _task(self, number: int) -> Task:
+        """Returns the command that trains a policy: the first against itself, others against the newest mixture."""
+        config, name = self._config, self._run(number).name
+        flags = ["--run.directory", str(self._directory), "--run.name", name]
+        flags += ["--run.total-env-steps", str(config.env_steps), "--run.seed", str(config.seed + number)]
+        if number > 0:
+            members = [str(self._run(member)) for member in range(number)]
+            pool = {
+                "slots": [str(config.slots)],
+                "self-share": ["0"],
+                "snapshot-every": ["0"],
+                "reslot-every": ["1"],
+                "library-size": [str(number)],
+                "opponents": ["mixture"],
+                "members": members,
+                "mixture": [repr(float(weight)) for weight in self.state["mixtures"][-1]],
+            }
+            for option, values in pool.items():
+                flags += [f"--policies.self-play.{option}", *values]
+        train = [sys.executable, "-m", "jaxsrl.cli.main", "train", config.experiment]
+        return Task(name, [*train, *config.flags, *flags], self._directory / f"{name}.txt")
+
+    def _add(self, number: int) -> None:
+        """Plays the games of a new policy, solves the game between policies, and replaces the state."""
+        runs = [self._run(policy) for policy in range(number + 1)]
+        returns = self._play(runs, self._config.games, self._config.seed) if number else []
+        payoffs = np.zeros((number + 1, number + 1))
+        payoffs[:number, :number] = self.payoffs.reshape(number, number)
+        payoffs[number, :number] = returns
+        payoffs[:number, number] = -np.asarray(returns)
+        mixture = SOLVERS[self._config.solver]([payoffs, -payoffs])[0]
+        mixture = np.where(mixture < _LEAST_WEIGHT, 0.0, mixture)
+        gain = float(payoffs[number, :number] @ self.state["mixtures"][-1]) if number else 0.0
+        self.state = {
+            **self.state,
+            "payoffs": payoffs.tolist(),
+            "mixtures": [*self.state["mixtures"], (mixture / mixture.sum()).tolist()],
+        }
+        write_json(self._directory / STATE, self.state)
+        self._show(f"{runs[-1].name}: return {gain:.3f} against the mixture it was trained against")
