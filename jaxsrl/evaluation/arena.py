@@ -19,6 +19,7 @@ from jaxsrl.collect.inference.act import ActOnRows
 from jaxsrl.evaluation.evaluate import evaluate, make_evaluation_act
 from jaxsrl.evaluation.games import RANDOM, Player, game_of, loaded_player, play_games
 from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
+from jaxsrl.evaluation.record import with_random_actions
 from jaxsrl.population.meta_game import nash_average
 from jaxsrl.population.ratings import Results, fit_bradley_terry
 from jaxsrl.runs.read_checkpoint import read_saved_run
@@ -205,11 +206,14 @@ def _board_game(contestants: Sequence[Contestant], config: ArenaConfig) -> Calla
 
 def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> Callable[[int, int], _Pair]:
     """Returns the match of two policies in an environment of several agents, which they play for in turn."""
-    loaded = [each.loaded for each in contestants if each.loaded is not None]
-    if len(loaded) < len(contestants):
-        raise UserError("random moves are a policy of board games only: leave them out")
+    first_run = next(each.loaded for each in contestants if each.loaded is not None)
+    source, spec = first_run.source, first_run.source.spec()
+    loaded = [each.loaded or first_run for each in contestants]
     agents = _shared_agents(loaded)
-    source, spec = loaded[0].source, loaded[0].source.spec()
+    for number, each in enumerate(contestants):
+        if each.loaded is None:
+            plain = agents[number]
+            agents[number] = plain._replace(act=with_random_actions(plain.act, spec, 1.0))
     sides = split_sides(spec, config.first_side)
     programs: dict[tuple[int, int], tuple[AnyAgent, ActOnRows]] = {}
 

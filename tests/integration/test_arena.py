@@ -76,6 +76,13 @@ def test_both_policies_play_both_sides(tmp_path):
     assert twin.points[0, 1] == twin.points[1, 0] == 5
 
 
+def test_random_moves_win_draw_and_lose_a_third_each(tmp_path):
+    run = train(tmp_path, "run", EnvConfig("RockPaperScissors-v1", "jax", '{"rounds": 1}'), 0, "device_only")
+    payoffs = play([run, "random"], ArenaConfig(games=600))
+    for count in (payoffs.wins[0, 1], payoffs.wins[1, 0], payoffs.draws[0, 1]):
+        assert abs(count - 200) < 60  # five standard deviations
+
+
 def test_the_best_is_first_and_a_beaten_one_has_no_nash_weight():
     wins = np.array([[0.0, 9.0, 10.0], [1.0, 0.0, 8.0], [0.0, 2.0, 0.0]])
     rows = rate(Payoffs(("a", "b", "c"), wins, np.zeros((3, 3)), np.zeros((3, 3))))

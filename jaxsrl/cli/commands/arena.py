@@ -17,7 +17,7 @@ class Arena:
     """Play games between all pairs of policies, and rate them.
 
     Attributes:
-        paths: run directories, RUN@TAG, checkpoints; "random" for random moves in a board game.
+        paths: run directories, RUN@TAG, checkpoints; "random" for random legal actions.
         games: of each pair, half of them from each side.
         seed: of environments and actions.
         stochastic: sample actions instead of taking the most likely ones.
