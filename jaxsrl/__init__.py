@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agents.networks.config import NetworkConfig
     from envpool_bridge.envs.config import EnvConfig
     from envpool_bridge.errors import EnvPoolError, UserError
+    from jaxsrl.config.curriculum import CurriculumConfig
     from jaxsrl.config.parts import (
         CheckpointConfig,
         ClusterConfig,
@@ -54,6 +55,7 @@ __all__ = [
     "Callback",
     "CheckpointConfig",
     "ClusterConfig",
+    "CurriculumConfig",
     "EnvConfig",
     "EnvPoolError",
     "Episode",
@@ -91,6 +93,7 @@ _HOMES = {
     "ClusterConfig": "jaxsrl.config.parts",
     "EnvConfig": "envpool_bridge.envs.config",
     "EnvPoolError": "envpool_bridge.errors",
+    "CurriculumConfig": "jaxsrl.config.curriculum",
     "EvalConfig": "jaxsrl.config.parts",
     "ActiveRun": "jaxsrl.training.active_run",
     "Callback": "jaxsrl.training.callbacks",

@@ -107,7 +107,7 @@ class Experiment:
             if done.stopped_by:
                 show(f"{done.directory}: stopped by {done.stopped_by} at {done.env_steps:,} env steps; it resumes")
             elif config.eval.final_episodes:
-                report = _evaluate(report, agent, config, evaluation_source(config.eval, source, self.env))
+                report = _evaluate(report, agent, config, evaluation_source(config, source, self.env))
                 show(f"{done.directory}: {_format_returns(report)}")
             reports.append(report)
         return reports
@@ -158,9 +158,7 @@ def train(
         unit = config.step_unit
         show(f"trained {done.env_steps:,} {unit} in {done.seconds:.1f} s ({speed:,.0f} {unit}/s)")
     if config.eval.final_episodes:
-        report = _evaluate(
-            report, agent, config, evaluation_source(config.eval, source, getattr(experiment, "env", env))
-        )
+        report = _evaluate(report, agent, config, evaluation_source(config, source, getattr(experiment, "env", env)))
         show(_format_returns(report))
     show(_files_message(done.directory, config))
     return report

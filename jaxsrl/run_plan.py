@@ -44,7 +44,7 @@ from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.keep_models import KeepModels
 from jaxsrl.training.offline_trainable import OfflineTrainable
-from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
+from jaxsrl.training.preflight import check_curriculum, check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.step_recorder import check_recording
 from jaxsrl.training.stop_rules import stop_rules
@@ -102,8 +102,7 @@ def run(
         kept = kept_bytes(config, agent, spec)
         placement = held.enter_context(place_run(config, plan, Resources.detect(), kept, processes))
         check_run(plan := placement.plan, agent, source, spec, placement.resources)
-        check_dataset(config, plan, agent, spec)
-        check_recording(config, plan)
+        _check_options(config, plan, agent, source, spec)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
         coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
         with RunDirectory(path) if coordinator.is_main else NullRunDirectory(path) as directory:
@@ -126,6 +125,12 @@ def _check_config(plan: Plan, config: RunConfig) -> None:
         raise UserError(
             f"run trains one seed, got run.seeds {config.seeds}: use Experiment.train_seeds, or jaxsrl train"
         )
+
+
+def _check_options(config: RunConfig, plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec) -> None:
+    check_dataset(config, plan, agent, spec)
+    check_recording(config, plan)
+    check_curriculum(config, plan, source, spec)
 
 
 def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
@@ -151,7 +156,7 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
     Raises:
         UserError: the environment of evaluation cannot be made.
     """
-    evaluated = evaluation_source(config.eval, source, env)
+    evaluated = evaluation_source(config, source, env)
     callbacks: list[Callback] = []
     if config.checkpoint.keep_every:
         callbacks.append(KeepModels())

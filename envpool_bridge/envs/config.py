@@ -17,6 +17,7 @@ from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.envs.probes.sleep import Sleep
 from envpool_bridge.envs.probes.team import TEAM_PROBES, team_probe_source
 from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.envs.stages import staged_source
 from envpool_bridge.envs.suites.atari import atari_source
 from envpool_bridge.envs.suites.gymnasium import gymnasium_source, gymnasium_vector_source
 from envpool_bridge.envs.suites.hanabi import hanabi_source
@@ -104,7 +105,9 @@ class EnvConfig:
         stagger: longest first episode, in env steps. The first episodes of the rows are truncated after different numbers of
             steps, so that long episodes of equal length do not end together; 0 leaves them whole.
         stage: integer that environments receive with every reset, `reset(options={"stage": n})`. A callback may change it
-            while a run trains. None for none.
+            while a run trains. None for none; 0 where `stages` names some.
+        stages: environments of stages 0, 1, ..., each an id, or a JSON object of arguments that take precedence over `kwargs`.
+            Their observations and actions have the same form. The last one is the task itself, and replaces `id`.
     """
 
     id: str = "CartPole-v1"
@@ -122,12 +125,17 @@ class EnvConfig:
     add_task: bool = False
     stagger: int = 0
     stage: int | None = None
+    stages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "info_fields", tuple(self.info_fields))
         if self.frame_stack < 1:
             raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
         object.__setattr__(self, "row_shares", tuple(self.row_shares))
+        object.__setattr__(self, "stages", tuple(self.stages))
+        if self.stages:
+            object.__setattr__(self, "stage", self.stage or 0)
+            object.__setattr__(self, "id", _stage_id(self.stages[-1]) or self.id)
         if self.stagger < 0:
             raise UserError(f"stagger must be at least 0: got {self.stagger}")
         if self.overlap_rows and self.suite in JAX_SUITES:
@@ -152,6 +160,9 @@ class EnvConfig:
             return mixed_source(sources, self.row_shares, env_id=self.id, add_task=self.add_task)
         if self.row_shares or self.add_task:
             raise UserError("row_shares and add_task are for several tasks: name several ids, or set row_kwargs")
+        if self.stages:
+            staged = staged_source([config.source() for config in self.stage_configs()], self.id)
+            return dataclasses.replace(staged, stage=self.stage)
         source: Any = self._source()
         if self.last_action or self.last_reward:
             source = with_last_step(source, self.suite, LastStep(self.last_action, self.last_reward))
@@ -206,14 +217,34 @@ class EnvConfig:
             for name, env_id, own in zip(names, ids, each, strict=True)
         }
 
+    def stage_configs(self) -> list["EnvConfig"]:
+        """Returns the configuration of each of `stages`.
+
+        Raises:
+            UserError: one of them is no id and no JSON object.
+        """
+        plain, shared = dataclasses.replace(self, stages=(), stage=None), self.arguments()
+        configs: list[EnvConfig] = []
+        for stage in self.stages:
+            name = _stage_id(stage)
+            own = {} if name else _json(stage, "stages")
+            kwargs = json.dumps({**shared, **own})
+            configs.append(dataclasses.replace(plain, id=name or self.id, kwargs=kwargs))
+        return configs
+
     def arguments(self) -> dict[str, Any]:
         """Parses `kwargs`. Raises UserError if it is not a JSON object."""
         return _json(self.kwargs, "kwargs")
 
 
+def _stage_id(stage: str) -> str:
+    """Returns the id that an entry of `stages` is; "" for arguments."""
+    return "" if stage.lstrip().startswith("{") else stage
+
+
 def _json(text: str, field: str) -> Any:
-    kinds = (dict,) if field == "kwargs" else (dict, list)
-    expected = "a JSON object" if field == "kwargs" else "a JSON object or list"
+    kinds = (dict, list) if field == "row_kwargs" else (dict,)
+    expected = "a JSON object or list" if field == "row_kwargs" else "a JSON object"
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from envpool_bridge.errors import UserError
+from jaxsrl.config.curriculum import CurriculumConfig
 from jaxsrl.config.parts import (
     CheckpointConfig,
     ClusterConfig,
@@ -112,6 +113,7 @@ class RunConfig:
         machine: settings of this machine.
         metrics: destinations of the run's records.
         eval: evaluation while the run trains, and after it.
+        curriculum: stages of the environments that evaluations end.
     """
 
     name: str = ""
@@ -145,6 +147,7 @@ class RunConfig:
     machine: Annotated[MachineConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=MachineConfig)
     metrics: Annotated[MetricsConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=MetricsConfig)
     eval: Annotated[EvalConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=EvalConfig)
+    curriculum: Annotated[CurriculumConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=CurriculumConfig)
 
     def __post_init__(self) -> None:
         validate_at_least(
@@ -172,6 +175,8 @@ class RunConfig:
             )
         if self.plateau_env_steps and not self.eval.every:
             raise UserError("run.plateau_env_steps compares evaluations: use --eval.every 100000 with it")
+        if self.curriculum.is_on and not self.eval.every:
+            raise UserError("curriculum.returns are returns of evaluations: use --eval.every 20000 with it")
         if not 0.0 < self.stall_timeout_seconds <= _LONGEST_WAIT_SECONDS:
             raise UserError(
                 f"run.stall_timeout_seconds must be positive, and at most {_LONGEST_WAIT_SECONDS:g}: got "
@@ -214,6 +219,11 @@ class RunConfig:
             if every:
                 stops.append(-(-(done // every + 1) * every // self.env_steps_per_update))
         return min(stops)
+
+    def reaches_multiple(self, num_updates: int, env_steps: int) -> bool:
+        """Returns whether an update is the first at or past a multiple of `env_steps`."""
+        done = num_updates * self.env_steps_per_update
+        return done // env_steps > (done - self.env_steps_per_update) // env_steps
 
     @property
     def num_updates(self) -> int:

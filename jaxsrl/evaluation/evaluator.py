@@ -17,6 +17,7 @@ import cloudpickle
 
 from agents.api import AnyAgent, Mode
 from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.envs.stages import at_stage
 from jaxsrl.machine.bound_command import bound_command
 
 _PROGRAM = "import sys; from jaxsrl.evaluation.evaluator import serve; serve()"
@@ -150,11 +151,10 @@ def _play(
     *,
     path: str,
     mode: str,
-    episodes: int,
-    seed: int,
-    max_rows: int,
+    stage: int | None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Returns the JSON data of an evaluation of the version in a directory."""
+    """Returns the JSON data of an evaluation of the version in a directory, at a stage; `options` are those of `evaluate`."""
     import jax
 
     from jaxsrl.checkpoints.store import load_checkpoint
@@ -166,6 +166,5 @@ def _play(
     params = restore_state(agent, jax.random.key(0), arrays).params
     if mode not in acts:
         acts[mode] = make_evaluation_act(agent, source, Mode(mode))
-    options: dict[str, Any] = {"episodes": episodes, "seed": seed, "mode": Mode(mode), "max_rows": max_rows}
-    report = evaluate(agent, params, source, **options, act=acts[mode])
+    report = evaluate(agent, params, at_stage(source, stage), mode=Mode(mode), act=acts[mode], **options)
     return {**report.to_json(), "seconds": time.perf_counter() - started}

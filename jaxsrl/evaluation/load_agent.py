@@ -20,6 +20,7 @@ from jaxsrl.checkpoints.partial_restore import format_report, restore_matching
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.while_training import at_last_stage
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.population.imitation import ImitationConfig, imitating_agent
 from jaxsrl.population.policies import (
@@ -43,7 +44,7 @@ class LoadedAgent:
     Attributes:
         agent: agent made from the saved configuration.
         params: parameters of the checkpoint.
-        source: source of the training environments.
+        source: source of the training environments, at the last stage of a curriculum.
         checkpoint: directory of the checkpoint.
         update: update of the checkpoint.
         run_directory: its run directory; None for a checkpoint that was copied elsewhere.
@@ -163,4 +164,4 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
     own_agents = make_own_agents(policies, defaults)
     agent = rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents, run.num_envs)
     imitation = from_json(ImitationConfig, saved.get("imitation", {}))
-    return imitating_agent(agent, imitation, spec, only_acts=True), source
+    return imitating_agent(agent, imitation, spec, only_acts=True), at_last_stage(source, run.curriculum)

@@ -11,10 +11,12 @@ from typing import Any
 from agents.api import AnyAgent
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.envs.stages import at_stage
 from envpool_bridge.errors import UserError
-from jaxsrl.config.parts import EvalConfig
+from jaxsrl.config.curriculum import CurriculumConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.curriculum import stage_at
 from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
 from jaxsrl.models.store import BEST, MODELS, ModelStore
@@ -31,8 +33,8 @@ class EvaluateWhileTraining(Callback):
     """Pins a version at the first update at or past each multiple of `--eval.every`, and has it evaluated.
 
     Every version is played with the same seed, so results depend on the version alone. A resumed run evaluates the versions that
-    an earlier process pinned and did not finish. The evaluator never receives what training uses, and training never waits for it
-    before its end.
+    an earlier process pinned and did not finish. The evaluator never receives what training uses. Training waits for it at its end,
+    and with a curriculum before the next version is pinned: a change of the stage must not depend on timing.
 
     Args:
         agent: without replay around it.
@@ -43,20 +45,21 @@ class EvaluateWhileTraining(Callback):
         self._agent, self._source = agent, source
         self._evaluator: Evaluator | None = None
         self._waiting: deque[_Task] = deque()
-        self._done: set[tuple[int, str]] = set()
-        self._best = -float("inf")
+        self._done: dict[tuple[int, str], Evaluation] = {}
+        self._best: Evaluation | None = None
         self._playing: _Task | None = None
         self._polled = self._progressed = 0.0
 
     def on_start(self, run: ActiveRun) -> None:
         pinned = _pinned_versions(run.directory)
         for evaluation in read_evaluations(run.directory):
-            self._done.add((evaluation.update, evaluation.mode))
+            self._done[evaluation.update, evaluation.mode] = evaluation
             self._publish(run, evaluation, must_write=evaluation.update in pinned)
         for version in pinned:
             self._enqueue(run, version)
         # A process that was killed right after its checkpoint has not pinned the version of that.
         if run.num_updates and run.is_at_multiple_of(run.config.eval.every):
+            self._change_stage(run)
             self._pin(run)
 
     def has_work(self, config: RunConfig, directory: Path) -> bool:
@@ -66,6 +69,7 @@ class EvaluateWhileTraining(Callback):
 
     def on_update(self, run: ActiveRun) -> None:
         if run.is_at_multiple_of(run.config.eval.every):
+            self._change_stage(run)
             self._pin(run)
         now = time.monotonic()
         if now - self._polled >= _POLL_SECONDS:
@@ -80,15 +84,8 @@ class EvaluateWhileTraining(Callback):
             self._pin(run)
             if self._waiting or self._playing:
                 run.log(f"waits for {len(self._waiting) + (self._playing is not None)} evaluations")
-            self._progressed = time.monotonic()
-            while (self._waiting or self._playing) and not run.is_interrupted:
-                self._advance(run)
-                if time.monotonic() - self._progressed > run.config.stall_timeout_seconds:
-                    run.log(
-                        "evaluation takes longer than --run.stall-timeout-seconds: the run ends without the rest of it"
-                    )
-                    return
-                run.wait(_POLL_SECONDS)
+            if not self._finish(run):
+                run.log("evaluation takes longer than --run.stall-timeout-seconds: the run ends without the rest of it")
         finally:
             self.close()
 
@@ -97,6 +94,45 @@ class EvaluateWhileTraining(Callback):
         if self._evaluator is not None:
             self._evaluator.close()
             self._evaluator = None
+
+    def _change_stage(self, run: ActiveRun) -> None:
+        """Waits for the evaluations of earlier versions, and sets the stage that they decide; without a curriculum, does nothing.
+
+        Raises:
+            UserError: an evaluation takes too long, or the environments of the plan cannot be sent another stage.
+        """
+        if not run.config.curriculum.is_on:
+            return
+        if not self._finish(run):
+            raise UserError("the curriculum waits for an evaluation that takes longer than --run.stall-timeout-seconds")
+        stage = self._stage(run, run.num_updates)
+        if stage != run.stage and not run.is_interrupted:
+            run.log(f"stage {stage} from {run.env_steps:,} env steps on")
+            run.set_stage(stage)
+
+    def _stage(self, run: ActiveRun, update: int) -> int:
+        """Returns the stage of a version by the run's curriculum."""
+        config, first = run.config, run.spec.stage
+        assert first is not None  # validated before the run
+        mode = _modes(config)[0]
+        # The last version of a shorter run may be between two multiples.
+        regular = [
+            each
+            for each in self._done.values()
+            if each.mode == mode and config.reaches_multiple(each.update, config.eval.every)
+        ]
+        return stage_at(config.curriculum, first, regular, update)
+
+    def _finish(self, run: ActiveRun) -> bool:
+        """Waits for all evaluations, or for a signal; returns False if nothing has happened for too long."""
+        self._progressed = time.monotonic()
+        while (self._waiting or self._playing) and not run.is_interrupted:
+            self._advance(run)
+            if time.monotonic() - self._progressed > run.config.stall_timeout_seconds:
+                return False
+            if self._waiting or self._playing:
+                run.wait(_POLL_SECONDS)
+        return True
 
     def _pin(self, run: ActiveRun) -> None:
         """Saves the newest version into the model store, unless it was evaluated or waits for it."""
@@ -109,7 +145,8 @@ class EvaluateWhileTraining(Callback):
         self._enqueue(run, version)
 
     def _enqueue(self, run: ActiveRun, version: int) -> None:
-        tasks = [_Task(version, mode) for mode in _modes(run.config) if (version, mode) not in self._done]
+        stage = self._stage(run, version) if run.config.curriculum.is_on else None
+        tasks = [_Task(version, mode, stage) for mode in _modes(run.config) if (version, mode) not in self._done]
         self._waiting += tasks
         if not tasks:
             _unpin(run, version)
@@ -136,8 +173,8 @@ class EvaluateWhileTraining(Callback):
         names = {field.name for field in dataclasses.fields(Evaluation)}
         values = {name: value for name, value in answer.items() if name in names}
         values |= {"update": task.update, "env_steps": env_steps, "frames": env_steps * run.spec.action_repeat}
-        evaluation = Evaluation(mode=task.mode, **values)
-        self._done.add((task.update, task.mode))
+        evaluation = Evaluation(mode=task.mode, stage=task.stage, **values)
+        self._done[task.update, task.mode] = evaluation
         run.report_evaluation(evaluation)
         self._publish(run, evaluation, must_write=True)
         self._release(run, task)
@@ -148,8 +185,8 @@ class EvaluateWhileTraining(Callback):
             return
         if must_write:
             _store(run).annotate(evaluation.update, **{"return": evaluation.mean_return})
-        if evaluation.mean_return > self._best:
-            self._best = evaluation.mean_return
+        if self._best is None or evaluation.rank > self._best.rank:
+            self._best = evaluation
             if must_write:
                 _store(run).tag(BEST, str(evaluation.update))
 
@@ -180,37 +217,44 @@ class _Task:
 
     update: int
     mode: str
+    stage: int | None
     failures: int = 0
 
     def to_json(self, run: ActiveRun) -> dict[str, Any]:
         """Returns the message to the evaluator."""
         config, path = run.config.eval, _store(run).directory / str(self.update)
         task = {"path": str(path), "mode": self.mode, "episodes": config.episodes, "max_rows": config.max_rows}
-        return {**task, "seed": run.config.seed}
+        return {**task, "seed": run.config.seed, "stage": self.stage}
 
 
-def evaluation_source(config: EvalConfig, source: EnvSource, env: Any) -> EnvSource:
-    """Returns the environments of evaluation.
+def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSource:
+    """Returns the environments of evaluation; with a curriculum, at its last stage.
 
     Args:
-        config: of the evaluation.
+        config: of the run.
         source: of training.
         env: its configuration, if it has one.
 
     Raises:
         UserError: `eval.env_kwargs` is no JSON object, or the environment has no configuration.
     """
+    text = config.eval.env_kwargs
     try:
-        changes = json.loads(config.env_kwargs)
+        changes = json.loads(text)
     except ValueError as error:
-        raise UserError(f"eval.env_kwargs must be a JSON object: got {config.env_kwargs!r} ({error})") from error
-    if not changes:
-        return source
-    if not isinstance(env, EnvConfig):
+        raise UserError(f"eval.env_kwargs must be a JSON object: got {text!r} ({error})") from error
+    if changes and not isinstance(env, EnvConfig):
         raise UserError(
             "eval.env_kwargs changes the arguments of an EnvConfig: the environment of this run is a function"
         )
-    return make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
+    if changes:
+        source = make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
+    return at_last_stage(source, config.curriculum)
+
+
+def at_last_stage(source: EnvSource, curriculum: CurriculumConfig) -> EnvSource:
+    """Returns the source at the last stage of a curriculum; unchanged without one."""
+    return at_stage(source, curriculum.last_stage(source.spec().stage)) if curriculum.is_on else source
 
 
 def _modes(config: RunConfig) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ class Evaluation:
         episodes: number of them.
         seed: of environments and actions.
         seconds: wall-clock time that the episodes took.
+        stage: of the environments that a curriculum was at; None without one.
     """
 
     update: int
@@ -45,13 +46,20 @@ class Evaluation:
     episodes: int
     seed: int
     seconds: float
+    stage: int | None = None
 
     def metrics(self) -> dict[str, float]:
         """Returns the values of curves, by name; those of sampled actions are below `eval/sample/`."""
         prefix = "eval/" if self.mode == "greedy" else f"eval/{self.mode}/"
         names = ("mean_return", "std_return", "min_return", "max_return", "mean_length")
         parts = {name: name.split("_") for name in names}
-        return {f"{prefix}{kind}_{of}": float(getattr(self, name)) for name, (of, kind) in parts.items()}
+        values = {f"{prefix}{kind}_{of}": float(getattr(self, name)) for name, (of, kind) in parts.items()}
+        return values if self.stage is None else {**values, f"{prefix}stage": float(self.stage)}
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Returns what the better one of two evaluations has more of: the stage, then the mean return."""
+        return self.stage or 0, self.mean_return
 
 
 def append_evaluation(directory: Path, evaluation: Evaluation) -> None:

@@ -108,7 +108,7 @@ class ActiveRun:
 
     def is_at_multiple_of(self, env_steps: int) -> bool:
         """Returns whether the newest update is the first at or past a multiple of `env_steps`."""
-        return self.env_steps // env_steps > (self.env_steps - self.config.env_steps_per_update) // env_steps
+        return self.config.reaches_multiple(self.num_updates, env_steps)
 
     def save_model(self, tags: Sequence[str] = (), **notes: Any) -> Path:
         """Saves the learner state into the run's model store, without experience and episodes; returns its directory.

@@ -1,15 +1,18 @@
 """Validation before a run starts: a plan, an agent and environments that do not fit each other."""
 
 import math
+from typing import Any
 
 import jax
 
 from agents.api import Agent, AnyAgent, GradientSteps
-from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.envs.mixed_rows import MixedSource
+from envpool_bridge.envs.protocol import EnvSource, reset_options
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.segment import validate_machine
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.learning_agent import learning_agent, replay_bytes
@@ -46,6 +49,36 @@ def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, res
     sizes = (plan.num_rows, plan.shape.rollout_length)
     validate_replay_memory(plan, replay_bytes(agent, spec, *sizes), resources)
     _check_update(learning_agent(agent, spec, *sizes), spec, plan)
+
+
+def check_curriculum(config: RunConfig, plan: Plan, source: EnvSource, spec: EnvSpec) -> None:
+    """Rejects a curriculum whose stages the environments or the plan do not have.
+
+    Raises:
+        UserError: says what does not fit, and what to change.
+    """
+    if not config.curriculum.is_on:
+        return
+    remote = config.cluster.is_used or config.distributed.is_on
+    if plan.is_offline or runs_on_device(plan) or remote or config.learner.gradients == "asynchronous":
+        raise UserError(
+            f"plan {plan.name}: a curriculum changes the stage of environments in workers of this machine while one process "
+            "learns: use --plan single_learner_fine without --cluster and --distributed flags, or no --curriculum.returns"
+        )
+    last = config.curriculum.last_stage(spec.stage)
+    if last is None:
+        raise UserError("curriculum.returns end stages, but the environments receive none: use --env.stage 0 with it")
+    maker: Any = source.sources[0] if isinstance(source, MixedSource) else source
+    env = maker.make_env()
+    try:
+        env.reset(seed=0, options=reset_options(last))
+    except Exception as error:
+        raise UserError(
+            f"curriculum.returns has {last - (spec.stage or 0)} returns, so stage {last} is the last one, which {spec.env_id} "
+            f"does not start: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        env.close()
 
 
 def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:

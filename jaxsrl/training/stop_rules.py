@@ -37,6 +37,8 @@ class TimeLimit(Callback):
 class TargetReturn(Callback):
     """Ends a run at a mean return: of a greedy evaluation if the run evaluates while it trains, otherwise of the last 100 episodes.
 
+    With a curriculum, only evaluations of the last stage count.
+
     Args:
         target: mean return, in environment reward units.
     """
@@ -49,6 +51,9 @@ class TargetReturn(Callback):
             self.on_evaluation(run, evaluation)
 
     def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
+        last = run.config.curriculum.last_stage(run.spec.stage)
+        if run.config.curriculum.is_on and evaluation.stage != last:
+            return
         if evaluation.mode == "greedy" and evaluation.mean_return >= self._target:
             self._stop(run, f"evaluated return {evaluation.mean_return:.4g} of {evaluation.env_steps:,} env steps")
 
@@ -81,7 +86,7 @@ class Plateau(Callback):
     def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
         if evaluation.mode != "greedy":
             return
-        if self._best is None or evaluation.mean_return > self._best.mean_return:
+        if self._best is None or evaluation.rank > self._best.rank:
             self._best = evaluation
         elif evaluation.env_steps - self._best.env_steps >= self._env_steps:
             best = f"{self._best.mean_return:.4g} at {self._best.env_steps:,} env steps"

@@ -101,11 +101,11 @@ def test_a_stage_is_rejected_where_there_is_none(tmp_path):
         train(tmp_path, [Curriculum()], GymnasiumSource(StagedEnv, "Staged"), plan="serial")
 
 
-def test_the_documented_curriculum_raises_the_stage(tmp_path):
+def test_the_documented_callback_raises_the_stage(tmp_path):
     page = (Path(__file__).parents[2] / "docs/how_to/tasks_and_stages.md").read_text()
     names = {}
     exec(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[0], names)
-    train(tmp_path, [names["Curriculum"](2.0)])
+    train(tmp_path, [names["RaiseStage"](2.0)])
     assert saved(tmp_path)["stages"][-1] == 2  # whole episodes have a return of 5
 
 

@@ -1,0 +1,209 @@
+"""Environments of several stages: the stage of a reset chooses which of them the episode is played in."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.mixed_rows import MixedSource
+from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec, describe_leaves
+
+
+def staged_source(sources: Sequence[EnvSource], env_id: str) -> GymnasiumSource | ParallelSource:
+    """Returns a source of environments with a stage for each of `sources`. Makes one environment of each.
+
+    The last stage gives the spaces and the agents. Agents that an earlier stage lacks are absent in its episodes.
+
+    Args:
+        sources: of stages 0, 1, ...
+        env_id: name for messages and run directories.
+
+    Raises:
+        UserError: fewer than two stages, environments that are stepped together, or unequal spaces.
+    """
+    if len(sources) < 2:
+        raise UserError(f"stages need at least two environments: got {len(sources)}")
+    last = sources[-1]
+    if not isinstance(last, GymnasiumSource | ParallelSource):
+        raise UserError(f"stages are not for {env_id}, whose environments are stepped together")
+    expected = last.spec()
+    makers: list[Callable[..., Any]] = []
+    for number, source in enumerate(sources):
+        if type(source) is not type(last):
+            raise UserError(f"stage {number} of {env_id} has environments of another kind than the last one")
+        problem = _difference(source.spec(), expected)
+        if problem:
+            raise UserError(
+                f"stages need equal spaces: stage {number} of {env_id} differs from the last one: {problem}"
+            )
+        makers.append(source.make_env)  # pyright: ignore[reportAttributeAccessIssue]
+    kind = StagedEnv if isinstance(last, GymnasiumSource) else StagedParallelEnv
+    made: Any = partial(kind, tuple(makers), env_id)
+    return dataclasses.replace(last, make_env=made, env_id=env_id)
+
+
+def at_stage(source: EnvSource, stage: int | None) -> EnvSource:
+    """Returns the source of the same environments, whose resets have this stage at first; unchanged for None.
+
+    Raises:
+        UserError: environments that are stepped together, which receive no stage.
+    """
+    if stage is None:
+        return source
+    if isinstance(source, MixedSource):
+        changed = tuple(dataclasses.replace(each, stage=stage) for each in source.sources)
+        return MixedSource(changed, dataclasses.replace(source.row_spec, stage=stage))
+    if not hasattr(source, "stage"):
+        raise UserError(f"environments that are stepped together receive no stage: got stage {stage}")
+    changed_source: Any = dataclasses.replace(source, stage=stage)  # pyright: ignore[reportArgumentType]
+    return changed_source
+
+
+def _difference(given: EnvSpec, expected: EnvSpec) -> str:
+    """Describes the first difference of a stage's spaces from those of the last stage; "" if there is none."""
+    agents = {agent.name: agent for agent in expected.agents}
+    for agent in given.agents:
+        if agent != agents.get(agent.name):
+            known = "another space" if agent.name in agents else "no place"
+            return f"its agent {agent.name} has {known} in the last stage"
+    for field in () if agents else ("observation", "action", "action_mask"):
+        own, wanted = getattr(given, field), getattr(expected, field)
+        if own != wanted:
+            shown = field != "action_mask"
+            return f"{field} is {describe_leaves(field, own) if shown else own}, not " + (
+                f"{describe_leaves(field, wanted)}" if shown else f"{wanted}"
+            )
+    return ""
+
+
+class _Stages:
+    """The environments of all stages; each is made at its first episode.
+
+    Args:
+        makers: make the environment of stages 0, 1, ...
+        env_id: name for messages.
+        render_mode: of all environments; None makes them without one.
+    """
+
+    def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None) -> None:
+        self._makers, self._env_id = makers, env_id
+        self._options = {} if render_mode is None else {"render_mode": render_mode}
+        self._made: dict[int, Any] = {}
+        self.current = self.take(len(makers) - 1)
+
+    def take(self, stage: int) -> Any:
+        """Returns the environment of a stage, which is the current one from now on.
+
+        Raises:
+            UserError: no such stage.
+        """
+        if not 0 <= stage < len(self._makers):
+            raise UserError(f"{self._env_id} has stages 0 to {len(self._makers) - 1}: got {stage}")
+        if stage not in self._made:
+            self._made[stage] = self._makers[stage](**self._options)
+        self.current = self._made[stage]
+        return self.current
+
+    def begin(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any] | None]:
+        """Returns the environment of the stage in a reset's options, the last one without; and the other options."""
+        others = dict(options or {})
+        stage = others.pop("stage", len(self._makers) - 1)
+        return self.take(int(stage)), others or None
+
+    def close(self) -> None:
+        """Closes all environments; idempotent."""
+        while self._made:
+            self._made.popitem()[1].close()
+
+
+class StagedEnv(gymnasium.Env):
+    """Gymnasium environment of several stages.
+
+    Every reset needs a seed for results that can be repeated: the environments of the stages have generators of their own.
+
+    Args:
+        makers: make the environment of stages 0, 1, ..., with equal spaces.
+        env_id: name for messages.
+        render_mode: of all environments.
+    """
+
+    def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None = None) -> None:
+        self._stages = _Stages(makers, env_id, render_mode)
+        last = self._stages.current
+        self.observation_space, self.action_space = last.observation_space, last.action_space
+        self.metadata, self.spec, self.render_mode = last.metadata, last.spec, last.render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode of the stage `options["stage"]`; of the last stage without it."""
+        env, others = self._stages.begin(options)
+        return env.reset(seed=seed, options=others)
+
+    def step(self, action: Any) -> Any:
+        """Steps the environment of the episode's stage."""
+        return self._stages.current.step(action)
+
+    def render(self) -> Any:
+        """Renders the environment of the episode's stage."""
+        return self._stages.current.render()
+
+    def close(self) -> None:
+        """Closes all environments; idempotent."""
+        self._stages.close()
+
+
+class StagedParallelEnv:
+    """Environment of several agents and several stages, with PettingZoo's parallel API.
+
+    Args:
+        makers: make the environment of stages 0, 1, ...; the last one has all agents.
+        env_id: name for messages.
+        render_mode: of all environments.
+
+    Attributes:
+        possible_agents: those of the last stage.
+        metadata: of the last stage.
+    """
+
+    def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None = None) -> None:
+        self._stages = _Stages(makers, env_id, render_mode)
+        self._last: ParallelEnv = self._stages.current
+        self.possible_agents, self.metadata = self._last.possible_agents, getattr(self._last, "metadata", {})
+
+    @property
+    def agents(self) -> list[str]:
+        """Agents present in the episode."""
+        return self._stages.current.agents
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        """Returns the agent's space."""
+        return self._last.observation_space(agent)
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        """Returns the agent's space."""
+        return self._last.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Starts an episode of the stage `options["stage"]`; of the last stage without it."""
+        env, others = self._stages.begin(options)
+        return env.reset(seed=seed, options=others)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        """Steps the environment of the episode's stage."""
+        return self._stages.current.step(actions)
+
+    def close(self) -> None:
+        """Closes all environments; idempotent."""
+        self._stages.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what else the environment of the episode's stage offers: `state`, `state_space`, `render`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._stages.current, name)
