@@ -7,31 +7,31 @@ from typing import Any, NamedTuple
 from agents.a2c import A2CConfig, make_a2c
 from agents.alphazero import AlphaZeroConfig, make_alphazero
 from agents.api import AnyAgent
-from agents.awac import AWACConfig, make_awac
-from agents.bc import BCConfig, make_bc
-from agents.bcq import BCQConfig, make_bcq
-from agents.coma import COMAConfig, make_coma
-from agents.cql import CQLConfig, make_cql
 from agents.ddpg import DDPGConfig, make_ddpg
-from agents.decision_transformer import DecisionTransformerConfig, make_decision_transformer
-from agents.discrete_bcq import DiscreteBCQConfig, make_discrete_bcq
-from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.dqn import DQNConfig, make_dqn
 from agents.dreamer import DreamerConfig, make_dreamer
 from agents.impala import IMPALAConfig, make_impala
-from agents.iql import IQLConfig, make_iql
-from agents.maddpg import MADDPGConfig, make_maddpg
+from agents.multi_agent.coma import COMAConfig, make_coma
+from agents.multi_agent.maddpg import MADDPGConfig, make_maddpg
+from agents.multi_agent.qmix import QMIXConfig, make_qmix
+from agents.multi_agent.vdn import VDNConfig, make_vdn
 from agents.muzero import MuZeroConfig, make_muzero
+from agents.offline.awac import AWACConfig, make_awac
+from agents.offline.bc import BCConfig, make_bc
+from agents.offline.bcq import BCQConfig, make_bcq
+from agents.offline.cql import CQLConfig, make_cql
+from agents.offline.decision_transformer import DecisionTransformerConfig, make_decision_transformer
+from agents.offline.discrete_bcq import DiscreteBCQConfig, make_discrete_bcq
+from agents.offline.discrete_cql import DiscreteCQLConfig, make_discrete_cql
+from agents.offline.iql import IQLConfig, make_iql
+from agents.offline.rebrac import ReBRACConfig, make_rebrac
+from agents.offline.td3_bc import TD3BCConfig, make_td3_bc
 from agents.ppg import PPGConfig, make_ppg
 from agents.ppo import PPOConfig, make_ppo
-from agents.qmix import QMIXConfig, make_qmix
 from agents.r2d2 import R2D2Config, make_r2d2
-from agents.rebrac import ReBRACConfig, make_rebrac
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from agents.sac import SACConfig, make_sac
 from agents.td3 import TD3Config, make_td3
-from agents.td3_bc import TD3BCConfig, make_td3_bc
-from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.errors import UserError
 
 

@@ -1,6 +1,6 @@
 """AWAC from a dataset: --env.id ID --dataset.path DIRECTORY (Nair et al. 2020)."""
 
-from agents.awac import AWACConfig
+from agents.offline.awac import AWACConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

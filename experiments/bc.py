@@ -1,6 +1,6 @@
 """Behavioral cloning from a dataset: --env.id ID --dataset.path DIRECTORY (Pomerleau 1991)."""
 
-from agents.bc import BCConfig
+from agents.offline.bc import BCConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

@@ -1,6 +1,6 @@
 """BCQ from a dataset: --env.id ID --dataset.path DIRECTORY (Fujimoto et al. 2019)."""
 
-from agents.bcq import BCQConfig
+from agents.offline.bcq import BCQConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

@@ -1,6 +1,6 @@
 """COMA on a game of two agents with known values (Foerster et al. 2018)."""
 
-from agents.coma import COMAConfig
+from agents.multi_agent.coma import COMAConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
 

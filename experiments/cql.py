@@ -1,6 +1,6 @@
 """CQL from a dataset: --env.id ID --dataset.path DIRECTORY (Kumar et al. 2020)."""
 
-from agents.cql import CQLConfig
+from agents.offline.cql import CQLConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

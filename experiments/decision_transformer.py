@@ -1,6 +1,6 @@
 """Decision Transformer from a dataset: --env.id ID --dataset.path DIRECTORY (Chen et al. 2021)."""
 
-from agents.decision_transformer import DecisionTransformerConfig
+from agents.offline.decision_transformer import DecisionTransformerConfig
 from agents.ops.schedules import ScheduleConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli

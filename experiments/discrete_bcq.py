@@ -1,6 +1,6 @@
 """BCQ for discrete actions from a dataset: --env.id ID --dataset.path DIRECTORY (Fujimoto et al. 2019)."""
 
-from agents.discrete_bcq import DiscreteBCQConfig
+from agents.offline.discrete_bcq import DiscreteBCQConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

@@ -1,6 +1,6 @@
 """CQL for discrete actions from a dataset: --env.id ID --dataset.path DIRECTORY (Kumar et al. 2020)."""
 
-from agents.discrete_cql import DiscreteCQLConfig
+from agents.offline.discrete_cql import DiscreteCQLConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

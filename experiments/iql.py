@@ -1,6 +1,6 @@
 """IQL from a dataset: --env.id ID --dataset.path DIRECTORY (Kostrikov et al. 2022)."""
 
-from agents.iql import IQLConfig
+from agents.offline.iql import IQLConfig
 from agents.ops.schedules import ScheduleConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli

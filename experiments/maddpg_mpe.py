@@ -1,6 +1,6 @@
 """MADDPG on a multi-particle task with continuous actions (Lowe et al. 2017)."""
 
-from agents.maddpg import MADDPGConfig
+from agents.multi_agent.maddpg import MADDPGConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

@@ -1,6 +1,6 @@
 """QMIX on a game of two agents with known values (Rashid et al. 2018)."""
 
-from agents.qmix import QMIXConfig
+from agents.multi_agent.qmix import QMIXConfig
 from jaxsrl import CheckpointConfig, EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

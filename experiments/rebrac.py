@@ -1,6 +1,6 @@
 """ReBRAC from a dataset: --env.id ID --dataset.path DIRECTORY (Tarasov et al. 2023)."""
 
-from agents.rebrac import ReBRACConfig
+from agents.offline.rebrac import ReBRACConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

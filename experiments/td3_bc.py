@@ -1,6 +1,6 @@
 """TD3+BC from a dataset: --env.id ID --dataset.path DIRECTORY (Fujimoto and Gu 2021)."""
 
-from agents.td3_bc import TD3BCConfig
+from agents.offline.td3_bc import TD3BCConfig
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

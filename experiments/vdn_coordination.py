@@ -1,6 +1,6 @@
 """VDN on a game of two agents whose values no sum can represent (Sunehag et al. 2018)."""
 
-from agents.vdn import VDNConfig
+from agents.multi_agent.vdn import VDNConfig
 from jaxsrl import CheckpointConfig, EnvConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
 

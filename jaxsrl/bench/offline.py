@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, LearnerState, ReplayAgent, ReplayConfig, Sample, Trajectory
-from agents.iql import IQLConfig, make_iql
 from agents.networks.config import NetworkConfig
+from agents.offline.iql import IQLConfig, make_iql
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from jaxsrl.bench.turns import median_ratio, take_turns
 from jaxsrl.learner.finite_watch import FiniteWatch

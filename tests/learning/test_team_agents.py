@@ -10,7 +10,7 @@ import pytest
 
 import jaxsrl.cli.main
 from agents.api import Mode
-from agents.coma import COMAConfig, make_coma
+from agents.multi_agent.coma import COMAConfig, make_coma
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.coma import make_coma_networks, team_view
 from agents.networks.config import NetworkConfig

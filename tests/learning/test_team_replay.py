@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, ReplayConfig
-from agents.maddpg import MADDPGConfig, make_maddpg
+from agents.multi_agent.maddpg import MADDPGConfig, make_maddpg
+from agents.multi_agent.qmix import QMIXConfig, make_qmix
+from agents.multi_agent.vdn import VDNConfig, make_vdn
 from agents.networks.config import NetworkConfig
 from agents.networks.maddpg import joint_actions, make_maddpg_networks
 from agents.networks.mixer import make_monotone_mixer, make_sum_mixer
 from agents.networks.team_actions import make_team_actions
 from agents.networks.team_values import make_team_values
 from agents.ops.optimizers import OptimizerConfig
-from agents.qmix import QMIXConfig, make_qmix
-from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS

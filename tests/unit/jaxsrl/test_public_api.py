@@ -18,6 +18,7 @@ PUBLIC = [
     "Callback",
     "CheckpointConfig",
     "ClusterConfig",
+    "CurriculumConfig",
     "EnvConfig",
     "EnvPoolError",
     "Episode",

@@ -9,16 +9,16 @@ import optax
 import pytest
 
 from agents.api import Mode
-from agents.awac import AWACConfig, build_awac, make_awac
-from agents.bc import BCConfig, make_bc
 from agents.catalog import AGENTS
-from agents.cql import CQL, CQLConfig, make_cql
-from agents.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.dqn import build_dqn
-from agents.iql import IQLConfig, build_iql, make_iql
+from agents.offline.awac import AWACConfig, build_awac, make_awac
+from agents.offline.bc import BCConfig, make_bc
+from agents.offline.cql import CQL, CQLConfig, make_cql
+from agents.offline.discrete_cql import DiscreteCQLConfig, make_discrete_cql
+from agents.offline.iql import IQLConfig, build_iql, make_iql
+from agents.offline.td3_bc import TD3BCConfig, make_td3_bc
 from agents.ops.optimizers import OptimizerConfig
 from agents.sac import build_sac
-from agents.td3_bc import TD3BCConfig, make_td3_bc
 from envpool_bridge.errors import UserError
 from tests.support.offline_steps import (
     DISCRETE,

@@ -11,6 +11,8 @@ import optax
 import pytest
 
 from agents.api import LearnerState, Mode, ReplayConfig, Sample, Trajectory
+from agents.multi_agent.qmix import QMIXConfig, TeamQ, TeamQExtra, loss, make_qmix, update, values_after_burn_in
+from agents.multi_agent.vdn import VDNConfig, make_vdn
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
@@ -18,8 +20,6 @@ from agents.networks.team_branch import make_team_branch
 from agents.networks.team_values import TeamValues, make_team_values
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.team_targets import team_steps, team_targets
-from agents.qmix import QMIXConfig, TeamQ, TeamQExtra, loss, make_qmix, update, values_after_burn_in
-from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 

@@ -7,9 +7,9 @@ import optax
 import pytest
 
 from agents.api import Mode
-from agents.discrete_bcq import DiscreteBCQConfig, build_discrete_bcq, likely_actions, make_discrete_bcq
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork
+from agents.offline.discrete_bcq import DiscreteBCQConfig, build_discrete_bcq, likely_actions, make_discrete_bcq
 from agents.ops.optimizers import OptimizerConfig
 from envpool_bridge.errors import UserError
 from tests.support.offline_steps import (

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents import coma
 from agents.api import Mode, Trajectory
 from agents.distributions import categorical
+from agents.multi_agent import coma
 from agents.networks.coma import ComaNetworks, make_coma_networks, team_spec, team_view
 from agents.networks.config import NetworkConfig
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets

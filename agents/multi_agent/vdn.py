@@ -1,4 +1,4 @@
-"""Value decomposition networks (VDN): a team's value is the sum of its agents' values. A variant of QMIX (`agents.qmix`).
+"""Value decomposition networks (VDN): a team's value is the sum of its agents' values. A variant of QMIX.
 
 Source: Sunehag et al. 2018 (arXiv:1706.05296). Each agent can maximize its own value alone, because the action that is best for it
 is best for the sum. `docs/algorithms/vdn.md` lists the limits of a sum.
@@ -7,9 +7,9 @@ is best for the sum. `docs/algorithms/vdn.md` lists the limits of a sum.
 import dataclasses
 
 from agents.api import ReplayAgent
+from agents.multi_agent.qmix import TeamQConfig, make_team_q
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
-from agents.qmix import TeamQConfig, make_team_q
 from envpool_bridge.spec.specs import EnvSpec
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents.api import Mode
-from agents.bcq import BCQConfig, build_bcq, make_bcq
+from agents.offline.bcq import BCQConfig, build_bcq, make_bcq
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from tests.support.offline_steps import (

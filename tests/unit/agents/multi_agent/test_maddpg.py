@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents import maddpg
 from agents.api import Mode, ReplayConfig, Sample, Trajectory
+from agents.multi_agent import maddpg
 from agents.networks.config import NetworkConfig
 from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.team_actions import make_team_actions

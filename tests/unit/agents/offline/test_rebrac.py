@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agents.rebrac import ReBRACConfig, build_rebrac, make_rebrac
+from agents.offline.rebrac import ReBRACConfig, build_rebrac, make_rebrac
 from tests.support.offline_steps import (
     KEY,
     NETWORK,

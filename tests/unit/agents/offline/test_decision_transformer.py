@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, ReplayConfig, Sample, Trajectory
-from agents.decision_transformer import (
+from agents.networks.config import NetworkConfig
+from agents.networks.decision_transformer import Sequence
+from agents.offline.decision_transformer import (
     DecisionTransformerConfig,
     build_decision_transformer,
     make_decision_transformer,
 )
-from agents.networks.config import NetworkConfig
-from agents.networks.decision_transformer import Sequence
 from agents.ops.optimizers import OptimizerConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, Sample, Trajectory
+from agents.multi_agent.qmix import QMIXConfig, make_qmix
+from agents.multi_agent.vdn import VDNConfig, make_vdn
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_monotone_mixer, make_sum_mixer
 from agents.networks.team_values import make_team_values
-from agents.qmix import QMIXConfig, make_qmix
-from agents.vdn import VDNConfig, make_vdn
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.probes.team import TwoStepUnequal
 

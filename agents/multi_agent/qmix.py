@@ -2,7 +2,7 @@
 
 Source: Rashid et al. 2018 (arXiv:1803.11485). Each agent can maximize its own value alone, because the action that is best for it
 is best for the team. The contribution of an agent's value may depend on the other agents' values and on the state.
-`docs/algorithms/qmix.md` lists every deviation. `agents.vdn` is the same algorithm with a sum of values.
+`docs/algorithms/qmix.md` lists every deviation. `agents.multi_agent.vdn` is the same algorithm with a sum of values.
 """
 
 import dataclasses

@@ -1,0 +1,1 @@
+"""Algorithms for teams of agents. MAPPO and IPPO are `agents.ppo` with networks of their own."""
