@@ -1,8 +1,12 @@
-"""DQN, double and with three steps, on any environment with discrete actions: --env.id ID (Mnih et al. 2015)."""
+"""DQN, double and with three steps, on any environment with discrete actions: --env.id ID (Mnih et al. 2015).
+
+Without images it is also dueling and prioritized.
+"""
 
 from agents.dqn import DQNConfig
 from agents.networks.config import IMAGE_TORSOS
 from agents.networks.for_spec import network_for
+from agents.ops.schedules import ScheduleConfig
 from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig, make_env
 from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.experiment import cli
@@ -41,14 +45,19 @@ def _image_settings(clips_rewards: bool) -> DQNConfig:
 def _vector_settings() -> DQNConfig:
     return DQNConfig(
         # 64 transitions every 4 env steps.
-        replay=ReplayConfig(capacity=100_000, batch_size=64, min_size=2_000, samples_per_insert=16.0),
+        replay=ReplayConfig(
+            capacity=100_000, batch_size=64, min_size=2_000, samples_per_insert=16.0, priority_exponent=0.6
+        ),
         epsilon_start=1.0,
         epsilon_end=0.05,
         epsilon_decay_fraction=0.2,
-        learning_rate=5e-4,
+        learning_rate=1e-3,
+        # With a constant rate the last parameters, which are evaluated, are noisy.
+        learning_rate_schedule=ScheduleConfig("linear"),
         n_step=3,
         target_update_period=250,
         double=True,
+        dueling=True,
     )
 
 
