@@ -38,6 +38,8 @@ def print_inspection(inspection: Inspection, show_all: bool) -> None:
             console.print(_values(title, values))
     if inspection.health:
         console.print(_values("health", _health(inspection.health)))
+    if inspection.machine:
+        console.print(_values("machine at the last record", _machine(inspection.machine)))
 
 
 def flat(value: Any, path: str = "") -> dict[str, str]:
@@ -74,6 +76,22 @@ def _values(title: str, values: dict[str, str]) -> Table:
         table.add_row(name, Text(value))
     table.add_row("")
     return table
+
+
+def _machine(values: dict[str, float]) -> dict[str, str]:
+    """Returns one text for each process group, GPU and device, and for the machine."""
+    rows: dict[str, list[str]] = {}
+    for name, value in values.items():
+        where, _, quantity = name.rpartition("/")
+        label = quantity.removesuffix("_bytes").replace("_", " ")
+        if quantity.endswith("_bytes"):
+            text = f"{label} {format_bytes(int(value))}"
+        elif quantity.endswith("busy"):
+            text = f"{label} {value:.0%}"
+        else:
+            text = f"{label} {value:.3g}"
+        rows.setdefault(where.removeprefix("process/"), []).append(text)
+    return {where: ", ".join(texts) for where, texts in rows.items()}
 
 
 def _health(health: dict[str, Any]) -> dict[str, str]:

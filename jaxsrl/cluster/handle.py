@@ -14,6 +14,7 @@ from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.options import RestartBudget, SupervisorOptions
 from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostLostError, RemoteHost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions
+from jaxsrl.metrics.cluster_traffic import PREFIX
 
 _LOG = logging.getLogger("jaxsrl.cluster")
 _POLL_SECONDS = 0.5  # between looks for a node that has room
@@ -138,6 +139,17 @@ class Handle(abc.ABC, Generic[RemoteT]):
     def describe(self) -> str:
         """Returns a description of the process, for messages."""
         return f"{self.kind} {self.index} (rows {self.rows.start} to {self.rows.stop - 1}) on node {self.node}"
+
+
+def usage_by_node(handles: Sequence[Handle[Any]], kind: str) -> dict[str, float]:
+    """Returns the CPU seconds and the memory of these processes by metric name: `cluster/NODE/KIND/...`."""
+    totals: dict[str, float] = {}
+    for handle in handles:
+        for quantity in ("cpu_seconds", "memory_bytes"):
+            if quantity in handle.stats:
+                name = f"{PREFIX}{handle.node}/{kind}/{quantity}"
+                totals[name] = totals.get(name, 0.0) + handle.stats[quantity]
+    return totals
 
 
 class RestartManager:

@@ -48,6 +48,10 @@ def traffic_values(totals: Mapping[str, float], gained: Mapping[str, float], sec
         where = f"{PREFIX}{node}/" if node else PREFIX
         if quantity in _RATES:
             rates[f"{where}{quantity}_per_second"] = amount / seconds
+        elif quantity == "cpu_seconds":
+            rates[f"{where}cpu_cores"] = max(0.0, amount) / seconds  # a restarted process counts from 0
+        elif quantity == "memory_bytes":
+            rates[name] = totals[name]
         elif quantity == "requests":
             rates |= _server_rates(where, gained, seconds)
         elif quantity == "lag_sum":

@@ -1,7 +1,7 @@
 """Prometheus metrics of records: names in Prometheus style, base units and help texts."""
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,15 +64,46 @@ EXPORTED = (
     PromMetric(
         "jaxsrl_failed_saves", "checkpoint/failed_saves_total", "counter", "Checkpoints that could not be written."
     ),
+    PromMetric("jaxsrl_machine_cpu_busy_ratio", "machine/cpu_busy", "gauge", "Fraction of all cores' time."),
+    PromMetric(
+        "jaxsrl_machine_memory_used_bytes", "machine/memory_used_bytes", "gauge", "Memory of the machine in use."
+    ),
+    PromMetric(
+        "jaxsrl_machine_memory_free_bytes", "machine/memory_free_bytes", "gauge", "Memory that is left to the run."
+    ),
     PromMetric("jaxsrl_dropped_records", "metrics/dropped_records_total", "counter", "Records dropped by a sink."),
 )
 """Metrics with their own names; each is exported only if the record has it."""
 
-BY_FRAGMENT = {
-    "busy": ("jaxsrl_fragment_busy_ratio", "Fraction of wall time in which the fragment was busy."),
-    "wait": ("jaxsrl_fragment_wait_ratio", "Fraction of wall time in which the fragment waited."),
-}
-"""Gauges with the label `fragment`, by the last part of the recorded name `utilization/FRAGMENT/...`."""
+
+class LabeledMetric(NamedTuple):
+    """Gauge with a label, whose value is a part of the name in records.
+
+    Attributes:
+        name: Prometheus name.
+        recorded: pattern of the name in records, with the label's value as its group.
+        label: name of the label.
+        help: description with its unit.
+    """
+
+    name: str
+    recorded: str
+    label: str
+    help: str
+
+
+LABELED = (
+    LabeledMetric(
+        "jaxsrl_fragment_busy_ratio", r"utilization/(.+)/busy", "fragment", "Fraction of wall time that it was busy."
+    ),
+    LabeledMetric(
+        "jaxsrl_fragment_wait_ratio", r"utilization/(.+)/wait", "fragment", "Fraction of wall time that it waited."
+    ),
+    LabeledMetric("jaxsrl_process_cpu_cores", r"process/(.+)/cpu_cores", "process", "CPU seconds a second."),
+    LabeledMetric("jaxsrl_process_memory_bytes", r"process/(.+)/memory_bytes", "process", "Resident memory."),
+    LabeledMetric("jaxsrl_gpu_busy_ratio", r"gpu/(\d+)/busy", "gpu", "Fraction of time in which a kernel ran."),
+    LabeledMetric("jaxsrl_gpu_memory_bytes", r"gpu/(\d+)/memory_bytes", "gpu", "Memory used by all processes."),
+)
 
 OTHER = "jaxsrl_metric"
 """Gauge with the label `name` (the recorded name) for all other numbers, such as the agent's."""

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from envpool_bridge.errors import UserError
-from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
+from jaxsrl.metrics.prometheus_names import EXPORTED, LABELED, LAST_RECORD, OTHER
 from jaxsrl.metrics.sinks import Record
 
 _JOIN_SECONDS = 5.0
@@ -68,11 +68,12 @@ class _NewestRecord(Collector):
             if metric.recorded in values:
                 make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
                 yield self._family(make, metric.name, metric.help, [values.pop(metric.recorded) * metric.scale])
-        for state, (name, text) in BY_FRAGMENT.items():
-            pattern = re.compile(rf"utilization/(.+)/{state}")
+        for metric in LABELED:
+            pattern = re.compile(metric.recorded)
             matches = [match for recorded in values if (match := pattern.fullmatch(recorded))]
-            shares = {match[1]: values.pop(match[0]) for match in matches}
-            yield self._family(GaugeMetricFamily, name, text, list(shares.values()), ("fragment", list(shares)))
+            by_label = {match[1]: values.pop(match[0]) for match in matches}
+            by = (metric.label, list(by_label))
+            yield self._family(GaugeMetricFamily, metric.name, metric.help, list(by_label.values()), by)
         text = "Other numbers of the newest record, by their names in metrics.jsonl."
         yield self._family(GaugeMetricFamily, OTHER, text, list(values.values()), ("name", list(values)))
         yield self._family(GaugeMetricFamily, LAST_RECORD, "Unix time of the newest record.", [written])

@@ -15,11 +15,13 @@ from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.schema import validate_manifest
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.metrics.evaluations import read_evaluations
+from jaxsrl.metrics.record_file import RecordFile
 from jaxsrl.run_directory import CONFIG, read_json
 from jaxsrl.runs.checkpoint_health import WHOLE, checkpoint_health, list_quarantine
-from jaxsrl.runs.summary import checkpoint_steps, is_run, summarize
+from jaxsrl.runs.summary import RECORDS, checkpoint_steps, is_run, summarize
 
 _PARAMETERS = f"{LEARNER}.params"
+_OF_MACHINE = ("process/", "machine/", "gpu/", "device/")
 _PARTS = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.?(\w+)")
 
 
@@ -61,6 +63,7 @@ class Inspection:
         spec: spec of the environment.
         versions: versions of the packages that wrote the checkpoint.
         health: health of the run, its checkpoints and its records.
+        machine: what the processes, the machine and its GPUs used at the newest record, by metric name.
     """
 
     path: str
@@ -73,6 +76,7 @@ class Inspection:
     spec: dict[str, Any]
     versions: dict[str, str]
     health: dict[str, Any]
+    machine: dict[str, float] = dataclasses.field(default_factory=dict[str, float])
 
     def to_json(self) -> dict[str, Any]:
         """Returns JSON data, with totals."""
@@ -93,19 +97,20 @@ def inspect(path: Path) -> Inspection:
     """
     if (path / MANIFEST).is_file():
         above = path.resolve().parent.parent
-        health = _health(above) if is_run(above) else {}
-        return _inspection(path, path, health)
+        return _inspection(path, path, above if is_run(above) else None)
     if not is_run(path) and not checkpoint_steps(path):
         problem = "is neither" if path.exists() else "does not exist"
         raise UserError(
             f"{path} {problem}: expected a run directory ({CONFIG} in it), or a checkpoint ({MANIFEST} in it)"
         )
-    health = _health(path)
-    good = health["newest_good"]
-    return _inspection(path, None if good is None else path / "checkpoints" / str(good), health)
+    return _inspection(path, None, path)
 
 
-def _inspection(path: Path, checkpoint: Path | None, health: dict[str, Any]) -> Inspection:
+def _inspection(path: Path, checkpoint: Path | None, run: Path | None) -> Inspection:
+    """Inspects a checkpoint, or the newest good one of a run."""
+    health = {} if run is None else _health(run)
+    if checkpoint is None and run is not None and health["newest_good"] is not None:
+        checkpoint = run / "checkpoints" / str(health["newest_good"])
     arrays, metadata = ({}, _json(path / CONFIG)) if checkpoint is None else load_checkpoint(checkpoint)
     manifest = {} if checkpoint is None else read_manifest(checkpoint)
     rows = {name: _row(name, array) for name, array in arrays.items()}
@@ -120,6 +125,7 @@ def _inspection(path: Path, checkpoint: Path | None, health: dict[str, Any]) -> 
         spec=_part(metadata, "env_spec"),
         versions=_part(manifest, "versions"),
         health=health,
+        machine={} if run is None else _machine(run),
     )
 
 
@@ -160,6 +166,17 @@ def _health(run: Path) -> dict[str, Any]:
         "num_evaluations": len(evaluations),
         "best_evaluation": None if best is None else dataclasses.asdict(best),
     }
+
+
+def _machine(run: Path) -> dict[str, float]:
+    """Returns the newest values of processes, the machine and its GPUs; {} without a readable record."""
+    records = RecordFile(run / RECORDS)
+    try:
+        records.refresh()
+    except UserError:  # which `RunSummary.problem` reports
+        return {}
+    names = (name for name in records.columns if name.startswith(_OF_MACHINE))
+    return {name: value for name in sorted(names) if (value := records.last(name)) is not None}
 
 
 def _verify(path: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Reporter:
         steps_per_update: env steps that an update learns from.
         action_repeat: frames an env step.
         plan: whose fragments the shares are of.
+        machine: returns what the machine does, by metric name (`MachineUsage.values`).
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class Reporter:
         steps_per_update: int,
         action_repeat: int,
         plan: Plan,
+        machine: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._plan = plan
+        self._plan, self._machine = plan, machine
         self._sink, self._learner, self._source_totals = sink, learner, source_totals
         self._steps_per_update, self._repeat = steps_per_update, action_repeat
         self._started = self._since = time.perf_counter()
@@ -68,6 +70,7 @@ class Reporter:
         values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
         values |= episodes
         values |= utilization(self._plan, gained, seconds)
+        values |= self._machine()
         values |= call_rates(gained) | traffic_values(totals, gained, seconds)
         values |= {name: total for name, total in totals.items() if name in _COUNTED}
         values["speed/env_steps_per_second"] = updates * self._steps_per_update / seconds

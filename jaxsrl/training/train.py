@@ -6,11 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from envpool_bridge.errors import UserError
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.machine.lifecycle import stop_on_signals
 from jaxsrl.machine.provenance import read_provenance
 from jaxsrl.metrics.live_state import RunInfo
+from jaxsrl.metrics.machine_usage import MachineUsage
 from jaxsrl.metrics.make_sinks import make_sinks
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.plan.plan import plan_to_json
@@ -237,7 +240,8 @@ class TrainingLoop:
             return self._coordinator.merge_totals(self._trainable.totals())
 
         steps = setup.config.env_steps_per_update
-        reporter = Reporter(sinks, learner, totals, steps, setup.spec.action_repeat, setup.plan)
+        machine = MachineUsage(jax.local_devices()).values if self._coordinator.is_main else dict
+        reporter = Reporter(sinks, learner, totals, steps, setup.spec.action_repeat, setup.plan, machine)
         reporter.checkpoint_update = learner.num_updates
         return reporter
 

@@ -19,7 +19,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
-from jaxsrl.metrics.prometheus_names import BY_FRAGMENT, EXPORTED, LAST_RECORD, OTHER
+from jaxsrl.metrics.prometheus_names import EXPORTED, LABELED, LAST_RECORD, OTHER
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from tests.support.run_configs import run_config
@@ -200,7 +200,7 @@ def test_prometheus_names_and_types_are_documented():
         (row,) = [line for line in DOCUMENT.splitlines() if line.startswith("| ") and f"`{name}`" in line.split("|")[1]]
         assert metric.kind in row.split("|")[2]
         assert f"`{metric.recorded}`" in row.split("|")[3]
-    for name in (*(name for name, _ in BY_FRAGMENT.values()), OTHER, LAST_RECORD):
+    for name in (*(metric.name for metric in LABELED), OTHER, LAST_RECORD):
         assert any(f"`{name}`" in line.split("|")[1] for line in DOCUMENT.splitlines() if line.startswith("| "))
 
 

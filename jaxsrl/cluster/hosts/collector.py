@@ -19,7 +19,7 @@ from envpool_bridge.shm.slots import SlotViews, view_slot
 from envpool_bridge.spec.tree import Tree
 from envpool_bridge.supervisor.processes import pickle_source
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
-from jaxsrl.cluster.handle import RestartManager
+from jaxsrl.cluster.handle import RestartManager, usage_by_node
 from jaxsrl.cluster.hosts.host_handle import HostHandle, joined_observation
 from jaxsrl.cluster.inference.server_group import InferenceServerGroup, ServerHandle
 from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
@@ -141,6 +141,7 @@ class ClusterCollector:
             **{name: total / len(stats) if name in _MEANS else total for name, total in sums.items()},
             "learner/wait_seconds": self._waited_seconds,
             **traffic_totals(self._traffic),
+            **usage_by_node(self._hosts, "hosts"),
             f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
             HOSTS_LOST: float(self._restarts.num_lost),
             **(self._servers.totals() if self._servers is not None else {}),

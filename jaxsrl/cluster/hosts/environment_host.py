@@ -19,6 +19,7 @@ from jaxsrl.collect.actor_pool import ActorCollector
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.machine.process_usage import usage_totals
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.plan.fragment import Processes
 
@@ -98,8 +99,8 @@ class EnvironmentHost:
                 return sequence, source.slot_memory(sequence)
 
     def stats(self) -> dict[str, float]:
-        """Returns the source's `totals`; {} before it has started."""
-        return dict(self._source.totals()) if self._started and self._source is not None else {}
+        """Returns the source's `totals`, and what its processes use (`usage_totals`); {} before it has started."""
+        return {**self._source.totals(), **usage_totals()} if self._started and self._source is not None else {}
 
     def close(self) -> None:
         """Stops everything; idempotent."""

@@ -27,6 +27,7 @@ from jaxsrl.cluster.protocol.setup import HostSetup, load_setup
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.machine.devices import Device
+from jaxsrl.machine.process_usage import usage_totals
 from jaxsrl.plan.fragment import Devices, Placement
 from jaxsrl.plan.passes.place_inference import lanes_of_server
 
@@ -124,7 +125,10 @@ class ActionServer:
         return answer
 
     def stats(self) -> "Future[dict[str, float]]":
-        """Returns totals so far by name, as `ServerStats`. The acting thread answers, so an answer proves that it runs."""
+        """Returns totals so far by name, as `ServerStats`, and what the process uses (`usage_totals`).
+
+        The acting thread answers, so an answer proves that it runs.
+        """
         answer: Future[dict[str, float]] = Future()
         self._enqueue(answer, lambda: self._questions.append(answer))
         return answer
@@ -183,7 +187,7 @@ class ActionServer:
             for block, answer, at in inbox:
                 self._take_in(_Asked(self._messages.read_request(block), answer, at))
             for question in questions:
-                question.set_result(dataclasses.asdict(self._totals))
+                question.set_result({**dataclasses.asdict(self._totals), **usage_totals()})
             if self._waiting:
                 self._gather_and_serve()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.shm.packed_arrays import ParamsLayout
-from jaxsrl.cluster.handle import Handle, RestartManager
+from jaxsrl.cluster.handle import Handle, RestartManager, usage_by_node
 from jaxsrl.cluster.hosts.host_handle import HostHandle
 from jaxsrl.cluster.protocol.bundles import SERVERS
 from jaxsrl.cluster.protocol.engine import Call, Engine, RemoteHost, RemoteServer
@@ -131,6 +131,7 @@ class InferenceServerGroup:
         number = len(self._servers)
         return {
             **per_node,
+            **usage_by_node(self._servers, "servers"),
             "inference/calls": sum(sums.get("calls", 0.0) for sums in self._by_node.values()),
             "inference/rows": sum(sums.get("rows", 0.0) for sums in self._by_node.values()),
             "inference/busy_seconds": self._seconds["busy_seconds"] / number,

@@ -17,7 +17,7 @@ from agents.api import Sample
 from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import SlotViews
-from jaxsrl.cluster.handle import Handle, RestartManager
+from jaxsrl.cluster.handle import Handle, RestartManager, usage_by_node
 from jaxsrl.cluster.protocol.bundles import REPLAY
 from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, RemoteReplay, ReplayLostError
 from jaxsrl.cluster.replay.host import PART_BYTES, bytes_of_leaves, copy_part, num_parts
@@ -191,6 +191,7 @@ class RemoteReplayClient:
             f"{where}replay_sent_bytes": float(self._sent_bytes),
             f"{where}samples": float(self._samples),
             f"{where}sample_wait_seconds": self._waited_seconds,
+            **usage_by_node([self._handle], "replay"),
         }
 
     def waited_seconds(self) -> float:

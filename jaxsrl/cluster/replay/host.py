@@ -18,6 +18,7 @@ from envpool_bridge.shm.slots import SlotViews, view_slot
 from jaxsrl.cluster.protocol.setup import load_setup
 from jaxsrl.cluster.replay.setup import PART_BYTES, ReplaySetup, SampleBlocks
 from jaxsrl.learner.host_replay import trajectory_on_host
+from jaxsrl.machine.process_usage import usage_totals
 from jaxsrl.replay.client import LocalReplayClient, UpdateKeys
 from jaxsrl.replay.on_device import step_keys
 
@@ -139,13 +140,14 @@ class ReplayHost:
         return self.stats()
 
     def stats(self) -> dict[str, float]:
-        """Returns the stored env steps, stale priorities, seconds of work and bytes of received slots."""
+        """Returns the stored env steps, stale priorities, seconds of work, bytes of received slots, and what the process uses."""
         replay = self._started_client()
         return {
             "num_steps": float(replay.num_steps),
             "num_stale": float(replay.num_stale),
             "busy_seconds": replay.totals()["replay/busy_seconds"],
             "received_bytes": float(self._received_bytes),
+            **usage_totals(),
         }
 
     def save(self) -> int:

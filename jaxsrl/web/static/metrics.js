@@ -22,7 +22,20 @@ const KNOWN = {
   "loss/value": ["Value loss", ""],
   "replay/size": ["Experience kept", "env steps"],
   "env/restarts_total": ["Restarts", "environment processes"],
+  "machine/cpu_busy": ["Processor busy", "share of all cores, of all programs"],
+  "machine/memory_used_bytes": ["Memory in use", "bytes, of all programs"],
+  "machine/memory_free_bytes": ["Memory left", "bytes, to the run"],
   "checkpoint/update": ["Newest checkpoint", "update"],
+};
+// The last part of names of a process, a GPU or a device.
+const USED = {
+  cpu_cores: ["CPU", "cores"],
+  count: ["processes", ""],
+  memory_bytes: ["memory", "bytes"],
+  gpu_memory_bytes: ["GPU memory", "bytes"],
+  memory_total_bytes: ["memory in all", "bytes"],
+  memory_peak_bytes: ["largest memory", "bytes"],
+  busy: ["busy", "share of time"],
 };
 const GROUPS = [
   ["Episodes", /^episode\//],
@@ -32,6 +45,7 @@ const GROUPS = [
   ],
   ["Replay", /^(replay|priorities)/],
   ["Speed", /^(speed|inference|policy\/lag|server|utilization|learner_process|memory)/],
+  ["Machine", /^(process|machine|gpu|device)\//],
   ["Reliability", /^(env\/|learner\/|trajectories\/|checkpoint\/|recover|metrics\/)/],
 ];
 const AXES = new Set(["update", "env_steps", "frames", "elapsed_seconds"]);
@@ -47,6 +61,12 @@ export function describeMetric(name) {
       title: `${share[1][0].toUpperCase()}${share[1].slice(1)} ${share[2] === "busy" ? "busy" : "waiting"}`,
       about: "share of wall time",
     };
+  const used = /^(process|gpu|device)\/(.+)\/([a-z_]+)$/.exec(name);
+  if (used && USED[used[3]]) {
+    const [what, about] = USED[used[3]];
+    const who = used[1] === "process" ? used[2].replaceAll("_", " ") : `${used[1] === "gpu" ? "GPU" : "device"} ${used[2]}`;
+    return { name, title: `${who[0].toUpperCase()}${who.slice(1)}: ${what}`, about };
+  }
   const info = /^episode\/info\/(.+)_mean$/.exec(name);
   return info
     ? { name, title: info[1], about: "info field of the environment, mean of 100 episodes" }

@@ -128,9 +128,20 @@ function fillTiles(tiles, run, records) {
       isRunning && left > 0 ? `about ${duration(left)} left` : `${whole(run.update)} updates`,
     ),
     tile("Policy lag", lag === null ? "–" : measured(lag), "updates behind, mean"),
+    ...machineTile(records),
     tile("Checkpoint", checkpoint ? whole(checkpoint) : "none yet", checkpoint ? "update of the newest" : ""),
   ];
   tiles.replaceChildren(...made);
+}
+
+// CPU and memory of the run's processes; nothing for runs of before these were recorded.
+function machineTile(records) {
+  const sum = (quantity) =>
+    Object.keys(records.columns)
+      .filter((name) => name.startsWith("process/") && name.endsWith(`/${quantity}`))
+      .reduce((total, name) => total + (records.last(name) ?? 0), 0);
+  const bytes = sum("memory_bytes");
+  return bytes ? [tile("CPU", `${sum("cpu_cores").toFixed(2)} cores`, `${compact(bytes)}B of memory`)] : [];
 }
 
 function tile(title, value, small, extra = null) {

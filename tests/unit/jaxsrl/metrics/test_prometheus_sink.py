@@ -35,7 +35,10 @@ def scrape(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
-        (sample.name, *(sample.labels[name] for name in ("fragment", "name") if name in sample.labels)): sample
+        (
+            sample.name,
+            *(sample.labels[name] for name in ("fragment", "process", "gpu", "name") if name in sample.labels),
+        ): sample
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -44,7 +47,8 @@ def scrape(port):
 def test_the_newest_record_is_told_in_base_units(sink, port):
     sink.write(record(1, **{"inference/latency_ms": 9.0}))
     shares = {"utilization/learner/busy": 0.5, "utilization/learner/wait": 0.25}
-    sink.write(record(3, **{"inference/latency_ms": 2.0, "loss/value": 0.75, "episode/count": 12.0, **shares}))
+    used = {"process/workers/memory_bytes": 4096.0, "process/workers/cpu_cores": 1.5, "gpu/1/busy": 0.25}
+    sink.write(record(3, **{"inference/latency_ms": 2.0, "loss/value": 0.75, "episode/count": 12.0, **shares, **used}))
     found = scrape(port)
     values = {name: sample.value for name, sample in found.items()}
     assert values["jaxsrl_updates_total",] == 3
@@ -55,6 +59,9 @@ def test_the_newest_record_is_told_in_base_units(sink, port):
     assert values["jaxsrl_inference_latency_seconds",] == pytest.approx(0.002)
     assert values["jaxsrl_fragment_busy_ratio", "learner"] == 0.5
     assert values["jaxsrl_fragment_wait_ratio", "learner"] == 0.25
+    assert values["jaxsrl_process_memory_bytes", "workers"] == 4096.0
+    assert values["jaxsrl_process_cpu_cores", "workers"] == 1.5
+    assert values["jaxsrl_gpu_busy_ratio", "1"] == 0.25
     assert values["jaxsrl_metric", "loss/value"] == 0.75
     assert not any(name[0].startswith("jaxsrl_episode_return") for name in values)  # none has ended
     assert all((sample.labels["run"], sample.labels["plan"]) == ("r1", "serial") for sample in found.values())
