@@ -122,11 +122,12 @@ def _frames_per_second(make_env: Callable[[], Any], name: str) -> float:
 
 def _advice() -> str:
     backend = os.environ.get("MUJOCO_GL")
-    if "mujoco" not in sys.modules or backend is None:
+    # An import of mujoco that failed for lack of the library leaves some of its modules, without the package itself.
+    if backend is None or not any(name.partition(".")[0] == "mujoco" for name in sys.modules):
         return ""
     return (
-        f". MuJoCo renders with MUJOCO_GL={backend}: install its library (Debian: libegl1 for egl, libosmesa6 for osmesa), or set "
-        f"MUJOCO_GL to another of egl, osmesa and glfw"
+        f". MuJoCo renders with MUJOCO_GL={backend}: install its library (Debian: libegl1 and libopengl0 for egl, libosmesa6 "
+        f"for osmesa), or set MUJOCO_GL to another of egl, osmesa and glfw"
     )
 
 

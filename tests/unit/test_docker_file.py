@@ -85,3 +85,11 @@ def test_docker_file_installs_known_extras():
 def test_docker_file_runs_the_command_of_the_project():
     assert json.loads(arguments_of("ENTRYPOINT")[0])[0] in PROJECT["scripts"]
     assert json.loads(arguments_of("CMD")[0]) == ["doctor"]
+
+
+def test_docker_file_installs_what_mujoco_draws_with():
+    packages = next(re.findall(r"lib\S+", command) for command in arguments_of("RUN") if "apt-get" in command)
+    assert "MUJOCO_GL=egl" in arguments_of("ENV")[0]
+    assert {"libegl1", "libopengl0", "libgl1-mesa-dri"} <= set(
+        packages
+    )  # found missing by a build: `import mujoco` failed

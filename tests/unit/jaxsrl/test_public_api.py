@@ -1,9 +1,11 @@
 """What `import jaxsrl` gives: a small list, that changes only on purpose; imported when it is used; with types."""
 
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,16 @@ def test_distributions_have_one_version_and_share_no_package():
     extras = main["project"]["optional-dependencies"]
     for suite in pool["project"]["optional-dependencies"]:
         assert extras[suite] == [f"envpool-bridge[{suite}]"]
+
+
+def test_extra_mujoco_has_what_gymnasium_needs_for_it():
+    def names(requirements):
+        return {re.match(r"[\w.-]+", each)[0].lower() for each in requirements}
+
+    pool = tomllib.loads((ROOT / "envpool_bridge" / "pyproject.toml").read_text())["project"]
+    needed = names(each for each in requires("gymnasium") if each.endswith('extra == "mujoco"'))
+    assert "mujoco" in needed
+    assert needed <= names(pool["optional-dependencies"]["mujoco"])
 
 
 def test_version_is_the_one_of_pyproject():

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import subprocess
+import sys
 
 import gymnasium
 import jax
@@ -232,6 +233,20 @@ def test_a_path_that_no_video_can_have_is_refused(tmp_path, name):
 def test_fewer_episodes_than_one_are_refused(tmp_path):
     with pytest.raises(UserError, match="video_episodes must be at least 1: got 0"):
         Video(Lamp, tmp_path / "out.mp4", 0)
+
+
+def test_mujoco_that_cannot_be_imported_names_its_libraries(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mujoco"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+
+    def make_env(render_mode=None):
+        monkeypatch.setitem(sys.modules, "mujoco._structs", None)  # left by an import that failed
+        raise AttributeError("'NoneType' object has no attribute 'glGetError'")
+
+    expected = r"glGetError'. MuJoCo renders with MUJOCO_GL=egl: install its library \(Debian: libegl1 and libopengl0"
+    with pytest.raises(UserError, match=expected):
+        Video(GymnasiumSource(make_env), tmp_path / "out.mp4")
 
 
 def test_video_names_the_missing_package_and_command(tmp_path, monkeypatch):
