@@ -61,9 +61,25 @@ def draw_task(results: Sequence[Result], path: Path) -> None:
     with style():
         figure = Figure(figsize=(_WIDTH, _HEIGHT + legend), layout="constrained")
         panel, below = figure.subfigures(2, 1, height_ratios=[_HEIGHT, legend], squeeze=False)[:, 0]
-        draw_panel(panel.subplots(), drawn, numbers, "steps", "episode/return_mean")
+        axes = panel.subplots()
+        draw_panel(axes, drawn, numbers, "steps", "episode/return_mean")
+        axes.set_ylim(return_limits([one.mean.mean for one in drawn]))
         draw_legend(below, [one.group for one in drawn], numbers, _WIDTH)
         save(figure, path)
+
+
+def return_limits(means: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Returns the ends of the axis of returns: all means with a margin. Intervals of few seeds may be many times as wide.
+
+    Args:
+        means: [P] each; without any, the ends are those of one point at 0.
+    """
+    values = np.concatenate(means)
+    if not len(values):
+        return -1.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    margin = 0.1 * (high - low) or 1.0
+    return low - margin, high + margin
 
 
 def _group_curve(group: Sequence[Result]) -> GroupCurve:

@@ -17,7 +17,8 @@ _INTRODUCTION = """# Results
 `jaxsrl results run` trains what `results/tasks.toml` lists and has no record; `jaxsrl results add RUN` records a finished run.
 
 "Greedy return" is the mean over seeds of each run's mean return in greedy episodes with its final parameters.
-Intervals, also those of curves, are 95 % Student t intervals of the mean over seeds. Curves show training returns.
+Intervals, also those of curves, are 95 % Student t intervals of the mean over seeds. Curves show training returns;
+intervals are cut at the edges of a picture.
 Published results are of other versions, protocols or numbers of seeds, as their sources state.
 """
 _COLUMNS = (

@@ -8,7 +8,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment
-from jaxsrl.results.draw import draw_results, draw_task
+from jaxsrl.results.draw import draw_results, draw_task, return_limits
 from jaxsrl.results.page import format_page
 from jaxsrl.results.record import folder_name, read_results, write_result
 from jaxsrl.results.task_list import Reference, read_references, read_tasks
@@ -51,6 +51,13 @@ def test_table_has_mean_and_student_interval():
 
 def test_one_seed_has_no_interval_and_no_reference():
     assert cells(format_page([make(preset="other")], []), "other")[3:] == ["1", "100.0", "-", "80", "1.5", "-"]
+
+
+def test_axis_of_returns_follows_means_not_intervals():
+    low, high = return_limits([np.array([20.0, 220.0]), np.array([]), np.array([100.0])])
+    assert (low, high) == (0.0, 240.0)
+    assert return_limits([np.array([5.0])]) == (4.0, 6.0)
+    assert return_limits([np.array([])]) == (-1.0, 1.0)
 
 
 def test_page_shows_command_and_origin():
