@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
@@ -59,7 +61,7 @@ class Experiment:
         network: configuration of the agent's network, or a network that its make function takes.
         run: sizes, budget, plan and directory.
         policies: which policy acts for which agent of a multi-agent environment, and settings of each.
-        imitation: of a recorded expert, in place of the environment's rewards.
+        imitation: of an expert, in place of the environment's rewards.
         make_agent: called with (agent, spec, network); None for the algorithm whose configuration `agent` is.
     """
 
@@ -83,7 +85,8 @@ class Experiment:
         defaults = PolicyDefaults(self.agent, self.network, make, self.run, spec.rows_per_env)
         own_agents = make_own_agents(self.policies, defaults)
         agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
-        return imitating_agent(agent, self.imitation, spec), source, spec
+        load_policy = partial(load_agent, env=self.env)  # an expert's, for the environments of this run
+        return imitating_agent(agent, self.imitation, spec, load_policy, self.run.num_updates), source, spec
 
     def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:
         """Trains, or resumes from the run directory's newest checkpoint, and evaluates; see `train`."""

@@ -164,4 +164,4 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
     own_agents = make_own_agents(policies, defaults)
     agent = rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents, run.num_envs)
     imitation = from_json(ImitationConfig, saved.get("imitation", {}))
-    return imitating_agent(agent, imitation, spec, only_acts=True), at_last_stage(source, run.curriculum)
+    return imitating_agent(agent, imitation, spec, load_policy=None), at_last_stage(source, run.curriculum)

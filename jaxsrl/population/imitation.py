@@ -1,11 +1,17 @@
-"""Imitation of a recorded expert: its settings, and the demonstrations from a dataset."""
+"""Imitation of an expert: its settings, the demonstrations from a dataset, and the policy of a run."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
-from agents.api import AnyAgent
+from agents.api import AnyAgent, ReplayAgent
+from agents.ops import validate
+from agents.ops.epsilon_greedy import epsilon_schedule
+from agents.transforms.expert_labels import Expert, with_expert_labels
 from agents.transforms.imitation import Demonstrations, GAILConfig, with_imitation
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
@@ -17,32 +23,70 @@ _MAX_BYTES = 64 * 2**20  # they are a constant of the compiled update
 
 @dataclasses.dataclass(frozen=True)
 class ImitationConfig(GAILConfig):
-    """Settings of GAIL.
+    """Settings of GAIL and DAgger.
 
     Attributes:
-        demonstrations: directory of a dataset, whose steps the policy imitates; "" for the rewards of the environment.
+        demonstrations: directory of a dataset, whose steps the policy imitates (GAIL); "" for the rewards of the environment.
+        expert: run directory, RUN@TAG, or checkpoint, whose policy labels every step of BC (DAgger); "" for none.
+        expert_acts_fraction: fraction of the run over which the probability that the expert acts falls from 1 to 0.
     """
 
     demonstrations: str = ""
+    expert: str = ""
+    expert_acts_fraction: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validate.fraction(self, "expert_acts_fraction", above_zero=True)
+        if self.demonstrations and self.expert:
+            raise UserError(
+                "a policy imitates a dataset or labels of an expert: expected imitation.demonstrations or imitation.expert, "
+                "got both"
+            )
 
 
-def imitating_agent(agent: AnyAgent, config: ImitationConfig, spec: EnvSpec, only_acts: bool = False) -> AnyAgent:
-    """Returns the agent that imitates the demonstrations, or the agent itself where there are none.
+def imitating_agent(
+    agent: AnyAgent,
+    config: ImitationConfig,
+    spec: EnvSpec,
+    load_policy: Callable[[Path], Any] | None,
+    num_updates: int = 0,
+) -> AnyAgent:
+    """Returns the agent that imitates the demonstrations or the expert, or the agent itself where there are none.
 
     Args:
         agent: of the experiment.
         config: settings.
         spec: of the environments.
-        only_acts: whether the agent is loaded to act, without demonstrations.
+        load_policy: returns the `agent` and `params` of a run, for these environments; None for an agent that only acts, and needs
+            neither demonstrations nor an expert.
+        num_updates: updates of the whole run.
 
     Raises:
         UserError: the demonstrations are of another environment or too large, or see `with_imitation`.
+        UserError: the agent does not learn from labels, the expert is of another environment or has a memory.
         CorruptDatasetError: a file of the dataset is damaged.
     """
+    if config.expert:
+        if not isinstance(agent, ReplayAgent) or agent.name != "bc":
+            raise UserError(f"an expert labels steps for BC: expected agent bc with imitation.expert, got {agent.name}")
+        expert = None if load_policy is None else _load_expert(Path(config.expert), load_policy)
+        share = epsilon_schedule(1.0, 0.0, config.expert_acts_fraction, max(1, num_updates))
+        return with_expert_labels(agent, spec, expert, share)
     if not config.demonstrations:
         return agent
-    expert = None if only_acts else load_demonstrations(Path(config.demonstrations), spec)
-    return with_imitation(agent, config, spec, expert)  # pyright: ignore[reportArgumentType]  rejects others
+    steps = None if load_policy is None else load_demonstrations(Path(config.demonstrations), spec)
+    return with_imitation(agent, config, spec, steps)  # pyright: ignore[reportArgumentType]  rejects others
+
+
+def _load_expert(path: Path, load_policy: Callable[[Path], Any]) -> Expert:
+    try:
+        loaded = load_policy(path)
+    except UserError as error:
+        raise UserError(f"imitation.expert: {error}") from error
+    if jax.tree.leaves(loaded.agent.initial_agent_state(1)):
+        raise UserError(f"{path} has a memory: expected an expert whose action depends on one observation alone")
+    return Expert(loaded.agent.act, jax.device_get(loaded.params))
 
 
 def load_demonstrations(path: Path, spec: EnvSpec) -> Demonstrations:

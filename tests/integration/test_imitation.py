@@ -1,21 +1,26 @@
-"""GAIL of whole runs: demonstrations from a dataset, resume, loading, and what is rejected."""
+"""GAIL and DAgger of whole runs: demonstrations from a dataset, labels of a run, resume, loading, and what is rejected."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from agents.api import Mode, ReplayConfig
 from agents.dqn import DQNConfig
 from agents.networks.config import NetworkConfig
+from agents.offline.bc import BCConfig
 from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
+from jaxsrl.datasets.dataset import open_dataset
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.record import RecordConfig, record
 from jaxsrl.experiment import Experiment
 from jaxsrl.population.imitation import ImitationConfig
+from jaxsrl.training.callbacks import Callback
 from tests.support.run_configs import run_config
 
 CARTPOLE = EnvConfig("CartPole-v1")
@@ -89,3 +94,62 @@ def test_what_cannot_be_imitated_is_rejected(tmp_path, demonstrations):
     central = experiment(tmp_path, demonstrations, plan="central", learner_num_devices=2)
     with pytest.raises(UserError, match="gradient"):
         central.train(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def expert(tmp_path_factory):
+    """A run whose policy is none that is learned by chance."""
+    run = experiment(tmp_path_factory.mktemp("expert"), "", updates=2)
+    return str(dataclasses.replace(run, imitation=ImitationConfig()).train(quiet=True).directory)
+
+
+class StopAt(Callback):
+    """Stops a run after an update."""
+
+    def __init__(self, update):
+        self.update = update
+
+    def on_update(self, run):
+        if run.num_updates == self.update:
+            run.stop("enough")
+
+
+def student(directory, expert, updates=4, agent=None, plan="serial", **options):
+    replay = ReplayConfig(capacity=10_000, batch_size=16, min_size=32, samples_per_insert=2.0)
+    run = experiment(directory, "", updates, plan, agent or BCConfig(replay), **options)
+    return dataclasses.replace(run, imitation=ImitationConfig(expert=expert))
+
+
+def test_dagger_records_labels_resumes_and_loads(tmp_path, expert):
+    whole = student(tmp_path / "whole", expert, record=str(tmp_path / "set")).train(quiet=True)
+    steps = open_dataset(tmp_path / "set").steps
+    loaded = load_agent(Path(expert))
+    valid = np.asarray(steps.valid)
+    observation = np.asarray(steps.observation[:-1])[valid]
+    keys = jax.random.split(jax.random.key(0), len(observation))
+    label = loaded.agent.act(loaded.params, observation, (), np.zeros(len(keys), bool), keys, Mode.GREEDY)[0]
+    np.testing.assert_array_equal(np.asarray(steps.extras["expert_action"])[valid], label)
+    acts = np.asarray(steps.action)[valid]
+    assert (
+        0.5 < np.mean(acts == label) < 1.0
+    )  # the expert acts half of the time, and a half of the other actions is the same
+    for _ in range(2):  # the first one stops in the middle
+        resumed = student(tmp_path / "parts", expert).train(quiet=True, callbacks=[StopAt(2)])
+    same(resumed.state, whole.state, rtol=0, atol=0)
+    loaded = load_agent(tmp_path / "whole" / "run")
+    same(loaded.params, whole.state.params, rtol=0, atol=0)
+    report = evaluate(loaded.agent, loaded.params, loaded.source, episodes=2)
+    assert all(0 < value <= 500 for value in report.returns)
+
+
+def test_what_an_expert_cannot_label_is_rejected(tmp_path, expert):
+    dqn = DQNConfig(epsilon_start=0.1, epsilon_end=0.1)
+    for changes, message in (
+        ({"agent": dqn}, "expected agent bc"),
+        ({"expert": str(tmp_path / "none")}, "no checkpoint"),
+        ({"env": EnvConfig("Acrobot-v1")}, "imitation.expert: .* expected float32"),
+    ):
+        with pytest.raises(UserError, match=f"(?s){message}"):
+            student(tmp_path / "runs", **{"expert": expert, **changes}).build()
+    with pytest.raises(UserError, match="got both"):
+        ImitationConfig(demonstrations="set", expert=expert)
