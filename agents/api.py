@@ -244,6 +244,12 @@ class ActFn(Protocol):
     ) -> tuple[Action, dict[str, Array], AgentState]: ...
 
 
+class LogProbFn(Protocol):
+    """Log-probabilities [N] in nats of actions [N, ...] under the acting policy, given its observations [N, ...]."""
+
+    def __call__(self, params: Params, observation: Observation, action: Action) -> Array: ...
+
+
 class UpdateFn(Protocol):
     """One learning step on one batch. `key` is consumed; `num_updates` grows by one. Metrics are float32 scalars."""
 
@@ -309,7 +315,7 @@ class Agent(NamedTuple):
     as independent updates of several policies (`agents.transforms.multi_policy.LearningGroup`); () for a single one.
     `bind_replay` is for several policies of which some learn from replay, and None otherwise. It is called once with
     (with_buffer, shapes of a batch) and returns the agent that can update: `with_buffer(agent, shapes of its own batch)` makes an
-    Agent of each ReplayAgent in it.
+    Agent of each ReplayAgent in it. `log_prob` is None for policies with memory, and where the agent does not offer it.
     """
 
     name: str
@@ -322,6 +328,7 @@ class Agent(NamedTuple):
     gradient_steps: GradientSteps | None = None
     groups: tuple[Any, ...] = ()
     bind_replay: Callable[[Any, Trajectory], Any] | None = None
+    log_prob: LogProbFn | None = None
 
 
 class ReplayAgent(NamedTuple):

@@ -1,6 +1,7 @@
-"""Generative adversarial imitation (GAIL) around an on-policy agent: rewards come from a discriminator, not the environment.
+"""Adversarial imitation (GAIL, AIRL) around an on-policy agent: rewards come from a discriminator, not the environment.
 
-Source: Ho and Ermon 2016 (arXiv:1606.03476), algorithm 1, with the wrapped agent as the policy's optimizer.
+Sources: GAIL, Ho and Ermon 2016 (arXiv:1606.03476), algorithm 1; AIRL, Fu et al. 2018 (arXiv:1710.11248), algorithm 1. The
+wrapped agent is the policy's optimizer.
 
 The discriminator is no part of the parameters that act. It gets a few gradient steps in each update, before the agent learns from
 the rewards that it then gives. Episode returns in metrics stay those of the environment.
@@ -18,7 +19,7 @@ import optax
 
 from agents.api import Action, Agent, Array, LearnerState, Metrics, Observation, OptState, Params, Trajectory
 from agents.networks.config import NetworkConfig
-from agents.networks.critics import make_critics
+from agents.networks.critics import CriticEnsemble, make_critics
 from agents.ops import validate
 from agents.ops.action_scaling import continuous_actions
 from agents.ops.gradient_descent import descend
@@ -27,21 +28,28 @@ from agents.ops.returns import weighted_mean
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, num_frames
 
+Algorithm = Literal["gail", "airl"]
 RewardForm = Literal["positive", "signed"]
 _LARGEST = 10.0  # deviations of a normalized observation
 _SMALLEST_DEVIATION = 1e-3
 
 
-class Demonstrations(NamedTuple):
-    """Steps of an expert.
+class Steps(NamedTuple):
+    """Steps of an expert or of the policy.
 
     Attributes:
-        observation: [S, ...] a leaf, numpy.
-        action: [S, ...], numpy.
+        observation: [S, ...] a leaf.
+        action: [S, ...].
+        next_observation: [S, ...] a leaf; () for GAIL, as all that follow.
+        terminated: [S] bool, no step follows by the task's rules.
+        log_prob: [S] of the action under the policy, in nats; of an expert it is computed when needed.
     """
 
     observation: Any
     action: Any
+    next_observation: Any = ()
+    terminated: Any = ()
+    log_prob: Any = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,23 +57,30 @@ class GAILConfig:
     """Settings of the discriminator D, the probability that a step is the expert's.
 
     Attributes:
-        reward: "positive": -log(1 - D), for tasks in which a longer episode is better. "signed": log D - log(1 - D), which may also
-            reward an early end.
+        algorithm: "gail", or "airl", which learns a reward of the observation alone, apart from a shaping term.
+        reward: Of GAIL. "positive": -log(1 - D), for tasks in which a longer episode is better. "signed": log D - log(1 - D), which
+            may also reward an early end, and is AIRL's.
         steps_per_update: Gradient steps in each update.
         batch_size: Steps of the expert, and as many of the policy, of a gradient step.
         learning_rate: Of the discriminator.
         entropy_coef: Weight of its entropy, against overconfidence.
         hidden_sizes: Of its layers.
+        discount: g of the shaping term of AIRL.
     """
 
+    algorithm: Algorithm = "gail"
     reward: RewardForm = "positive"
     steps_per_update: int = 8
     batch_size: int = 256
     learning_rate: float = 3e-4
     entropy_coef: float = 1e-3
     hidden_sizes: tuple[int, ...] = (64, 64)
+    discount: float = 0.99
 
     def __post_init__(self) -> None:
+        if self.algorithm not in get_args(Algorithm):
+            raise UserError(f"algorithm must be one of {', '.join(get_args(Algorithm))}: got {self.algorithm!r}")
+        validate.fraction(self, "discount")
         if self.reward not in get_args(RewardForm):
             raise UserError(f"reward must be one of {', '.join(get_args(RewardForm))}: got {self.reward!r}")
         validate.at_least_one(self, "steps_per_update", "batch_size")
@@ -95,19 +110,19 @@ class Discriminator(NamedTuple):
     Attributes:
         config: Settings.
         init: Returns parameters; the key is consumed.
-        logits: Maps (params, observation [N, ...], action [N, ...]) to log D - log(1 - D), [N].
+        logits: Maps (params, steps [N]) to log D - log(1 - D), [N].
         optimizer: Of the parameters.
         expert: Steps of the expert; None where nothing is learned.
     """
 
     config: GAILConfig
     init: Callable[[Array], Params]
-    logits: Callable[[Params, Observation, Action], Array]
+    logits: Callable[[Params, Steps], Array]
     optimizer: optax.GradientTransformationExtraArgs
-    expert: Demonstrations | None
+    expert: Steps | None
 
 
-def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Demonstrations | None) -> Agent:
+def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Steps | None) -> Agent:
     """Returns the agent that imitates an expert.
 
     Args:
@@ -125,6 +140,10 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Demo
             f"imitation replaces the rewards of each trajectory: expected one policy that learns from trajectories, such as PPO, "
             f"got {agent.name}"
         )
+    if config.algorithm == "airl" and agent.log_prob is None:
+        raise UserError(
+            f"AIRL needs the probabilities of actions, without memory: agent {agent.name} does not give them"
+        )
     if num_frames(spec) > 1:
         raise UserError(
             f"{spec.env_id}: demonstrations have single frames: expected frame_stack 1, got {num_frames(spec)}"
@@ -137,18 +156,36 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Demo
     )
 
 
-def make_discriminator(config: GAILConfig, spec: EnvSpec, expert: Demonstrations | None) -> Discriminator:
+def make_discriminator(config: GAILConfig, spec: EnvSpec, expert: Steps | None) -> Discriminator:
     """Returns the discriminator; raises UserError as `with_imitation` does."""
     size, encode = _action_vectors(spec)
     network = NetworkConfig(hidden_sizes=config.hidden_sizes, activation="tanh")
-    critic = make_critics(network, spec, size, num_critics=1)
     normalize = _normalizer(expert)
+    if config.algorithm == "airl":
+        critics = make_critics(network, spec, num_actions=0, num_critics=2)
+        logits = partial(_airl_logits, critics, normalize, config.discount)
+    else:
+        critics = make_critics(network, spec, size, num_critics=1)
 
-    def logits(params: Params, observation: Observation, action: Action) -> Array:
-        return critic.values(params, normalize(observation), encode(action))[0]
+        def logits(params: Params, steps: Steps) -> Array:
+            return critics.values(params, normalize(steps.observation), encode(steps.action))[0]
 
     optimizer = make_optimizer(OptimizerConfig(epsilon=1e-8), optax.constant_schedule(config.learning_rate))
-    return Discriminator(config, critic.init, logits, optimizer, expert)
+    return Discriminator(config, critics.init, logits, optimizer, expert)
+
+
+def _airl_logits(
+    critics: CriticEnsemble,
+    normalize: Callable[[Observation], Observation],
+    discount: float,
+    params: Params,
+    steps: Steps,
+) -> Array:
+    """Returns f - log pi(a|o), f = g(o) + discount h(o') - h(o), [N]; the two critics are g and h. h is 0 after a terminal step."""
+    no_action = jnp.zeros((*steps.log_prob.shape, 0))
+    reward, shaping = critics.values(params, normalize(steps.observation), no_action)
+    following = critics.values(params, normalize(steps.next_observation), no_action)[1]
+    return reward + jnp.where(steps.terminated, 0.0, discount * following) - shaping - steps.log_prob
 
 
 def _action_vectors(spec: EnvSpec) -> tuple[int, Callable[[Action], Array]]:
@@ -160,7 +197,7 @@ def _action_vectors(spec: EnvSpec) -> tuple[int, Callable[[Action], Array]]:
     return actions.size, actions.to_unit
 
 
-def _normalizer(expert: Demonstrations | None) -> Callable[[Observation], Observation]:
+def _normalizer(expert: Steps | None) -> Callable[[Observation], Observation]:
     """Returns the function that shifts and scales float leaves to the expert's mean 0 and deviation 1."""
     if expert is None:
         return lambda observation: observation
@@ -189,14 +226,16 @@ def update(
     """Returns the state after the discriminator's steps and the agent's update with its rewards, and metrics. Consumes `key`."""
     extra: ImitationExtra = state.extra
     own_key, agent_key = jax.random.split(key)
-    observation, action, weight = _flat_steps(batch)
-    learn = partial(_learn, discriminator, (observation, action, weight), state.num_updates)
+    steps, log_prob = _flat_steps(batch), None
+    if discriminator.config.algorithm == "airl" and agent.log_prob is not None:
+        log_prob = partial(agent.log_prob, state.params)
+        steps = steps._replace(log_prob=log_prob(steps.observation, steps.action))
+    weight = batch.valid.reshape(-1).astype(jnp.float32)
+    learn = partial(_learn, discriminator, steps, weight, log_prob, state.num_updates)
     keys = jax.random.split(own_key, discriminator.config.steps_per_update)
     (params, opt_state), own_metrics = jax.lax.scan(learn, (extra.discriminator, extra.opt_state), keys)
 
-    rewards = reward_of(discriminator.config, discriminator.logits(params, observation, action)).reshape(
-        batch.valid.shape
-    )
+    rewards = reward_of(discriminator.config, discriminator.logits(params, steps)).reshape(batch.valid.shape)
     imitated = dataclasses.replace(batch, reward=jnp.where(batch.valid, rewards, 0.0))
     new, metrics = agent.update(dataclasses.replace(state, extra=extra.agent), imitated, agent_key)
     metrics = {
@@ -208,23 +247,24 @@ def update(
 
 
 def reward_of(config: GAILConfig, logits: Array) -> Array:
-    """Returns the reward of steps with these logits: -log(1 - D), or log D - log(1 - D)."""
-    return jax.nn.softplus(logits) if config.reward == "positive" else logits
+    """Returns the reward of steps with these logits: -log(1 - D), or log D - log(1 - D), which is AIRL's."""
+    is_positive = config.algorithm == "gail" and config.reward == "positive"
+    return jax.nn.softplus(logits) if is_positive else logits
 
 
 def discriminator_loss(
-    discriminator: Discriminator, params: Params, expert: tuple[Any, Any], policy: tuple[Any, Any, Array]
+    discriminator: Discriminator, params: Params, expert: Steps, policy: Steps, weight: Array
 ) -> tuple[Array, Metrics]:
     """Returns -E_expert[log D] - E_policy[log(1 - D)] - entropy_coef E[H(D)], and metrics.
 
     Args:
         discriminator: The bound discriminator.
         params: Its parameters.
-        expert: Observations and actions [N, ...].
-        policy: Observations, actions [N, ...], and weights [N].
+        expert: Steps of the expert [N].
+        policy: Steps of the policy [N].
+        weight: [N] of the policy's steps.
     """
-    of_expert = discriminator.logits(params, *expert)
-    of_policy, weight = discriminator.logits(params, *policy[:2]), policy[2]
+    of_expert, of_policy = discriminator.logits(params, expert), discriminator.logits(params, policy)
     loss = jnp.mean(jax.nn.softplus(-of_expert)) + weighted_mean(jax.nn.softplus(of_policy), weight)
     entropy = 0.5 * (jnp.mean(_entropy(of_expert)) + weighted_mean(_entropy(of_policy), weight))
     metrics = {
@@ -243,7 +283,9 @@ def _entropy(logits: Array) -> Array:
 
 def _learn(
     discriminator: Discriminator,
-    steps: tuple[Any, Any, Array],
+    steps: Steps,
+    weight: Array,
+    log_prob: Callable[[Observation, Action], Array] | None,
     num_updates: Array,
     carry: tuple[Params, OptState],
     key: Array,
@@ -253,21 +295,27 @@ def _learn(
     if expert is None:
         raise TypeError("this agent has no demonstrations and only acts")
     keys = jax.random.split(key)
-    chosen = [
-        jax.random.randint(k, (count,), 0, len(each)) for k, each in zip(keys, (steps[2], expert.action), strict=True)
-    ]
-    policy = jax.tree.map(lambda leaf: leaf[chosen[0]], steps)
-    shown = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen[1]], (expert.observation, expert.action))
+    own, others = (
+        jax.random.randint(k, (count,), 0, len(each)) for k, each in zip(keys, (weight, expert.action), strict=True)
+    )
+    policy, weight = jax.tree.map(lambda leaf: leaf[own], (steps, weight))
+    shown: Steps = jax.tree.map(lambda leaf: jnp.asarray(leaf)[others], expert)
+    if log_prob is not None:
+        shown = shown._replace(log_prob=log_prob(shown.observation, shown.action))
     params, opt_state = carry
-    gradient, metrics = jax.grad(partial(discriminator_loss, discriminator), has_aux=True)(params, shown, policy)
+    loss = jax.grad(partial(discriminator_loss, discriminator), has_aux=True)
+    gradient, metrics = loss(params, shown, policy, weight)
     return descend(discriminator.optimizer, gradient, opt_state, params, num_updates), metrics
 
 
-def _flat_steps(batch: Trajectory) -> tuple[Any, Any, Array]:
-    """Returns observations, actions and weights [T B, ...] of all steps."""
+def _flat_steps(batch: Trajectory) -> Steps:
+    """Returns all steps [T B], without log-probabilities."""
 
     def flat(leaf: Array) -> Array:
         return leaf.reshape((-1, *leaf.shape[2:]))
 
-    observation = jax.tree.map(lambda leaf: flat(leaf[:-1]), batch.observation)
-    return observation, jax.tree.map(flat, batch.action), flat(batch.valid.astype(jnp.float32))
+    observation, following = (
+        jax.tree.map(lambda leaf, part=part: flat(leaf[part]), batch.observation)
+        for part in (slice(None, -1), slice(1, None))
+    )
+    return Steps(observation, jax.tree.map(flat, batch.action), following, flat(batch.terminated))

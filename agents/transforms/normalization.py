@@ -174,9 +174,16 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
         observation = normalizer.observation(params[_STATISTICS], observation)
         return agent.act(params[_AGENT], observation, agent_state, is_first, keys, mode)
 
+    inner_log_prob = agent.log_prob
+
+    def log_prob(params: Params, observation: Observation, action: Action) -> Array:
+        assert inner_log_prob is not None
+        return inner_log_prob(params[_AGENT], normalizer.observation(params[_STATISTICS], observation), action)
+
     steps = None if agent.gradient_steps is None else _normalized_steps(agent.gradient_steps, normalizer)
     update = _normalized_update(agent.update, normalizer)
-    return agent._replace(init=init, act=act, update=update, gradient_steps=steps)
+    new = agent._replace(init=init, act=act, update=update, gradient_steps=steps)
+    return new if inner_log_prob is None else new._replace(log_prob=log_prob)
 
 
 def _normalized_update(inner: UpdateFn, normalizer: Normalizer) -> UpdateFn:

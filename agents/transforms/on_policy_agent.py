@@ -153,6 +153,8 @@ def make_on_policy_agent(
         reward_clip: Largest absolute reward, in environment units. None: off.
     """
     agent = Agent(name, init, net.initial_state, partial(act, net), update, EXTRAS, OnPolicy(), steps)
+    if isinstance(net, ActorCritic) and not net.is_recurrent:
+        agent = agent._replace(log_prob=partial(log_prob, net))
     agent = with_normalization(agent, config.normalization, spec, config.discount)
     return agent if reward_clip is None else with_changed_trajectories(agent, partial(_clip_rewards, reward_clip))
 
@@ -174,6 +176,11 @@ def act(
         parameters, agent_state = net.step(params, observation, agent_state, is_first)
         action = distribution.sample(parameters, keys) if mode is Mode.SAMPLE else distribution.mode(parameters)
     return action, {"behavior_log_prob": distribution.log_prob(parameters, action)}, agent_state
+
+
+def log_prob(net: ActorCritic, params: Params, observation: Observation, action: Action) -> Array:
+    """Returns the log-probabilities [N] of actions [N, ...] under the policy, in nats."""
+    return net.distribution.log_prob(net.policy(params, observation), action)
 
 
 def _clip_rewards(limit: float, batch: Trajectory) -> Trajectory:

@@ -12,7 +12,7 @@ from agents.api import AnyAgent, ReplayAgent
 from agents.ops import validate
 from agents.ops.epsilon_greedy import epsilon_schedule
 from agents.transforms.expert_labels import Expert, with_expert_labels
-from agents.transforms.imitation import Demonstrations, GAILConfig, with_imitation
+from agents.transforms.imitation import GAILConfig, Steps, with_imitation
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
 from envpool_bridge.spec.tree import leaves, map_leaves
@@ -23,10 +23,10 @@ _MAX_BYTES = 64 * 2**20  # they are a constant of the compiled update
 
 @dataclasses.dataclass(frozen=True)
 class ImitationConfig(GAILConfig):
-    """Settings of GAIL and DAgger.
+    """Settings of GAIL, AIRL and DAgger.
 
     Attributes:
-        demonstrations: directory of a dataset, whose steps the policy imitates (GAIL); "" for the rewards of the environment.
+        demonstrations: directory of a dataset, whose steps the policy imitates (GAIL, AIRL); "" for the rewards of the environment.
         expert: run directory, RUN@TAG, or checkpoint, whose policy labels every step of BC (DAgger); "" for none.
         expert_acts_fraction: fraction of the run over which the probability that the expert acts falls from 1 to 0.
     """
@@ -75,7 +75,11 @@ def imitating_agent(
         return with_expert_labels(agent, spec, expert, share)
     if not config.demonstrations:
         return agent
-    steps = None if load_policy is None else load_demonstrations(Path(config.demonstrations), spec)
+    steps = (
+        None
+        if load_policy is None
+        else load_demonstrations(Path(config.demonstrations), spec, with_next=config.algorithm == "airl")
+    )
     return with_imitation(agent, config, spec, steps)  # pyright: ignore[reportArgumentType]  rejects others
 
 
@@ -89,8 +93,8 @@ def _load_expert(path: Path, load_policy: Callable[[Path], Any]) -> Expert:
     return Expert(loaded.agent.act, jax.device_get(loaded.params))
 
 
-def load_demonstrations(path: Path, spec: EnvSpec) -> Demonstrations:
-    """Returns all env steps of a dataset; raises UserError as `imitating_agent` does."""
+def load_demonstrations(path: Path, spec: EnvSpec, with_next: bool = False) -> Steps:
+    """Returns all env steps of a dataset, also what follows them if `with_next`; raises UserError as `imitating_agent` does."""
     dataset = open_dataset(path)
     own, recorded = spec_to_dict(spec), spec_to_dict(dataset.manifest.spec)
     if any(own[part] != recorded[part] for part in ("observation", "action")):
@@ -102,7 +106,10 @@ def load_demonstrations(path: Path, spec: EnvSpec) -> Demonstrations:
     valid = np.asarray(steps.valid)
     observation = map_leaves(lambda leaf: np.asarray(leaf[:-1])[valid], steps.observation)
     action = map_leaves(lambda leaf: np.asarray(leaf)[valid], steps.action)
-    demonstrations = Demonstrations(observation, action)
+    demonstrations = Steps(observation, action)
+    if with_next:
+        following = map_leaves(lambda leaf: np.asarray(leaf[1:])[valid], steps.observation)
+        demonstrations = Steps(observation, action, following, np.asarray(steps.terminated)[valid])
     size = sum(leaf.nbytes for part in demonstrations for leaf in leaves(part))
     if size > _MAX_BYTES:
         raise UserError(

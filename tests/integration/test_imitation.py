@@ -19,7 +19,7 @@ from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.record import RecordConfig, record
 from jaxsrl.experiment import Experiment
-from jaxsrl.population.imitation import ImitationConfig
+from jaxsrl.population.imitation import ImitationConfig, load_demonstrations
 from jaxsrl.training.callbacks import Callback
 from tests.support.run_configs import run_config
 
@@ -80,6 +80,17 @@ def test_every_plan_gives_the_same_imitator(tmp_path, demonstrations, plan, chan
     serial = experiment(tmp_path / "serial", demonstrations).train(quiet=True)
     other = experiment(tmp_path / plan, demonstrations, plan=plan, **changes).train(quiet=True)
     same(other.state.params, serial.state.params, rtol=1e-3, atol=1e-5)
+
+
+def test_airl_gets_what_follows_each_step(demonstrations):
+    dataset = open_dataset(Path(demonstrations))
+    steps = load_demonstrations(Path(demonstrations), dataset.manifest.spec, with_next=True)
+    at = np.argwhere(np.asarray(dataset.steps.valid))
+    for number, (step, row) in enumerate(at):
+        np.testing.assert_array_equal(steps.next_observation[number], dataset.steps.observation[step + 1, row])
+        assert steps.terminated[number] == dataset.steps.terminated[step, row]
+    assert len(at) == len(steps.next_observation) == len(steps.terminated)
+    assert load_demonstrations(Path(demonstrations), dataset.manifest.spec).next_observation == ()
 
 
 def test_what_cannot_be_imitated_is_rejected(tmp_path, demonstrations):

@@ -1,4 +1,4 @@
-"""GAIL: the discriminator's step by its equations, rewards that take the place of the environment's, and what is rejected."""
+"""GAIL and AIRL: the discriminator's equations, rewards in place of the environment's, and what is rejected."""
 
 import dataclasses
 
@@ -10,15 +10,17 @@ import pytest
 from agents.a2c import A2CConfig, make_a2c
 from agents.api import ReplayConfig, Trajectory
 from agents.dqn import DQNConfig, make_dqn
+from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.transforms.imitation import (
-    Demonstrations,
     GAILConfig,
+    Steps,
     discriminator_loss,
     make_discriminator,
     reward_of,
     with_imitation,
 )
+from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 
@@ -33,7 +35,8 @@ def expert_of(spec=SPEC, count=50):
     random = np.random.default_rng(0)
     observation = (random.normal(size=(count, 3)) * [1, 10, 0.1] + [0, 5, 1]).astype(np.float32)
     action = random.integers(0, 2, count) if spec is SPEC else random.uniform(-2, 2, (count, 2)).astype(np.float32)
-    return Demonstrations(observation, action)
+    following = np.roll(observation, -1, axis=0)
+    return Steps(observation, action, following, np.arange(count) % 10 == 9)
 
 
 def batch_of(agent):
@@ -66,16 +69,16 @@ def test_the_loss_is_that_of_its_equation(spec):
     params = discriminator.init(KEY)
     policy_observation, policy_action = expert.observation[::-1] * 1.5, expert.action[::-1]
     weight = (np.arange(50) % 3 > 0).astype(np.float32)
-    loss, _ = discriminator_loss(discriminator, params, tuple(expert), (policy_observation, policy_action, weight))
+    loss, _ = discriminator_loss(discriminator, params, expert, Steps(policy_observation, policy_action), weight)
 
     def probability(observation, action):
         mean, deviation = expert.observation.mean(0), expert.observation.std(0)
         seen = np.clip((observation - mean) / deviation, -10, 10)
         # Without an expert there is no normalization: observations are normalized by hand.
-        logit = make_discriminator(CONFIG, spec, None).logits(params, seen.astype(np.float32), action)
+        logit = make_discriminator(CONFIG, spec, None).logits(params, Steps(seen.astype(np.float32), action))
         return 1.0 / (1.0 + np.exp(-np.asarray(logit, float)))
 
-    of_expert, of_policy = probability(*expert), probability(policy_observation, policy_action)
+    of_expert, of_policy = probability(*expert[:2]), probability(policy_observation, policy_action)
 
     def entropy(p):
         return -p * np.log(p) - (1 - p) * np.log(1 - p)
@@ -94,7 +97,7 @@ def test_the_agent_learns_from_rewards_of_the_discriminator():
     new, metrics = jax.jit(agent.update)(state, batch, jax.random.key(2))
     discriminator = make_discriminator(CONFIG, SPEC, expert_of())
     observation, action = batch.observation[:-1].reshape(-1, 3), batch.action.reshape(-1)
-    logits = discriminator.logits(new.extra.discriminator, observation, action)
+    logits = discriminator.logits(new.extra.discriminator, Steps(observation, action))
     reward = np.where(batch.valid, np.log1p(np.exp(logits)).reshape(T, B), 0.0)
     imitated = dataclasses.replace(batch, reward=reward.astype(np.float32))
     inner = dataclasses.replace(state, extra=state.extra.agent)
@@ -112,7 +115,60 @@ def test_rewards_of_both_forms():
     logits = jnp.array([-2.0, 0.0, 3.0])
     d = 1 / (1 + np.exp(-np.asarray(logits)))
     np.testing.assert_allclose(reward_of(GAILConfig(), logits), -np.log(1 - d), rtol=1e-5)
-    np.testing.assert_allclose(reward_of(GAILConfig("signed"), logits), np.log(d) - np.log(1 - d), rtol=1e-5)
+    np.testing.assert_allclose(reward_of(GAILConfig(reward="signed"), logits), np.log(d) - np.log(1 - d), rtol=1e-5)
+
+
+def test_airl_logits_and_rewards_are_those_of_its_equations():
+    config = dataclasses.replace(CONFIG, algorithm="airl", discount=0.9)
+    plain = make_a2c(A2CConfig(normalization=NormalizationConfig(observations=True, random_start=False)), SPEC, NETWORK)
+    agent, expert = with_imitation(plain, config, SPEC, expert_of()), expert_of()
+    learn, batch, state = jax.jit(plain.update), batch_of(plain), agent.init(KEY)
+    inner = dataclasses.replace(state, extra=state.extra.agent)
+    state = dataclasses.replace(state, params=learn(inner, batch, KEY)[0].params)
+    new, metrics = jax.jit(agent.update)(state, batch, jax.random.key(2))
+    weights = jax.device_get(new.extra.discriminator)
+    mean, deviation = expert.observation.mean(0), expert.observation.std(0)
+
+    def values(observation):
+        """g and h by hand."""
+        seen = np.clip((observation - mean) / deviation, -10, 10).astype(np.float32)
+        logits = jax.jit(make_discriminator(config, SPEC, None).logits)
+        zero = {"terminated": np.ones(len(seen), bool), "log_prob": np.zeros(len(seen))}
+        only_g = jax.tree.map(lambda leaf: leaf * np.array([1.0, 0.0]).reshape(2, *[1] * (leaf.ndim - 1)), weights)
+        only_h = jax.tree.map(lambda leaf: leaf * np.array([0.0, 1.0]).reshape(2, *[1] * (leaf.ndim - 1)), weights)
+        steps = Steps(seen, (), seen, **zero)
+        return np.asarray(logits(only_g, steps)), -np.asarray(logits(only_h, steps))
+
+    before, after = (batch.observation[part].reshape(-1, 3) for part in (slice(None, -1), slice(1, None)))
+    (g, h), (_, next_h) = values(before), values(after)
+    statistics = state.params["statistics"]["observation"]
+    seen = (before - statistics.mean[0]) / np.sqrt(statistics.variance[0] + 1e-8)
+    net = make_actor_critic(NETWORK, SPEC)
+    outputs = np.asarray(jax.jit(net.policy)(state.params["agent"], np.clip(seen, -10, 10).astype(np.float32)), float)
+    log_prob = outputs - np.log(np.exp(outputs).sum(-1, keepdims=True))
+    log_prob = np.take_along_axis(log_prob, batch.action.reshape(-1, 1), 1)[:, 0]
+    f = g + 0.9 * np.where(batch.terminated.reshape(-1), 0.0, next_h) - h
+    reward = np.where(batch.valid, (f - log_prob).reshape(T, B), 0.0).astype(np.float32)
+    assert float(metrics["imitation/reward"]) == pytest.approx(reward[batch.valid].mean(), rel=1e-3)
+    inner = dataclasses.replace(state, extra=state.extra.agent)
+    imitated = dataclasses.replace(batch, reward=reward)
+    expected, _ = learn(inner, imitated, jax.random.split(jax.random.key(2))[1])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), new.params, expected.params)
+
+
+def test_the_loss_of_airl_is_that_of_its_equation():
+    config = dataclasses.replace(CONFIG, algorithm="airl", entropy_coef=0.0)
+    expert = expert_of()._replace(log_prob=np.full(50, -0.7, np.float32))
+    discriminator = make_discriminator(config, SPEC, expert)
+    policy = expert._replace(
+        observation=expert.observation[::-1], log_prob=np.linspace(-2, -0.1, 50).astype(np.float32)
+    )
+    params, weight = discriminator.init(KEY), np.ones(50, np.float32)
+    loss, _ = discriminator_loss(discriminator, params, expert, policy, weight)
+    d_expert, d_policy = (
+        1.0 / (1.0 + np.exp(-np.asarray(discriminator.logits(params, each), float))) for each in (expert, policy)
+    )
+    np.testing.assert_allclose(loss, -np.log(d_expert).mean() - np.log(1 - d_policy).mean(), rtol=1e-4)
 
 
 def test_a_discriminator_tells_an_expert_from_a_policy():
@@ -138,5 +194,10 @@ def test_what_cannot_imitate_is_rejected():
             with_imitation(agent, CONFIG, spec, expert_of())
     with pytest.raises(UserError, match="got none"):
         with_imitation(plain, CONFIG, SPEC, expert_of(count=0))
+    remembering = make_a2c(A2CConfig(), SPEC, dataclasses.replace(NETWORK, core="gru"))
+    with pytest.raises(UserError, match="AIRL needs the probabilities"):
+        with_imitation(remembering, dataclasses.replace(CONFIG, algorithm="airl"), SPEC, expert_of())
+    with pytest.raises(UserError, match="algorithm must be one of gail, airl"):
+        GAILConfig(algorithm="bc")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="reward must be"):
-        GAILConfig("negative")
+        GAILConfig(reward="negative")
