@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxsrl.cli.main
@@ -56,7 +57,7 @@ def shorten(arguments):
 def test_the_commands_of_the_page_run(capsys):
     pytest.importorskip("minari", reason="needs the extra minari")
     commands = commands_of_the_page()
-    assert len(commands) == 14
+    assert len(commands) == 15
     for arguments in commands:
         if arguments[0] == "train":  # ends its process
             command = [sys.executable, "-m", "jaxsrl.cli.main", *shorten(arguments)]
@@ -104,6 +105,25 @@ def test_datasets_are_described_scored_and_merged(capsys):
     assert told["set1"]["normalized_score"] == pytest.approx(50 * told["set1"]["mean_return"])
     assert told["set2"]["normalized_score"] is None
     assert told["both"]["env_steps"] == told["set1"]["env_steps"] + told["set2"]["env_steps"]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_page_of_a_dataset_lists_and_counts_episodes(capsys):
+    dataset = write(Path("set<1>"), random_steps(200, 1), [200], origin={"agent": "<test>"})
+    episodes = find_episodes(dataset.steps)
+    jaxsrl.cli.main.main(["dataset", "view", "set<1>"])
+    assert capsys.readouterr().out.strip() == "set<1>/view.html"
+    page = Path("set<1>/view.html").read_text()
+    assert "<h1>set&lt;1&gt;</h1>" in page
+    assert "&lt;test&gt;" in page
+    rows = re.findall(r"<tr><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td><td>(-?[\d.]+)</td>", page)
+    assert [int(row[3]) for row in rows] == episodes.lengths.tolist()
+    assert [float(row[4]) for row in rows] == pytest.approx(episodes.returns.tolist(), abs=0.006)
+    bars = [int(count) for count in re.findall(r"<title>(\d+) of ", page)]
+    assert sum(bars) == 2 * len(rows) > 40
+    counts, _ = np.histogram(episodes.returns, 40)
+    assert bars[:40] == counts.tolist()
+    jaxsrl.cli.main.main(["dataset", "verify", "set<1>"])
 
 
 @pytest.mark.parametrize(

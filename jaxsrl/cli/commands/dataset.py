@@ -10,7 +10,7 @@ import tyro
 from envpool_bridge.errors import UserError
 from jaxsrl.terminal.tables import print_tables
 
-Action = Literal["info", "verify", "convert", "merge", "score"]
+Action = Literal["info", "view", "verify", "convert", "merge", "score"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +18,12 @@ class DatasetCommand:
     """Look at a dataset, verify it, convert it from or to Minari's format, merge several, or set its scores.
 
     Attributes:
-        action: "info" describes a dataset. "verify" reads all of it and names damaged shards. "convert" writes a dataset of Minari,
-            or with --to jaxsrl one from it. "merge" joins several. "score" sets the returns that count as 0 and 100.
+        action: "info" describes a dataset. "view" writes a page with its episodes and histograms of them. "verify" reads all of it
+            and names damaged shards. "convert" writes a dataset of Minari, or with --to jaxsrl one from it. "merge" joins several.
+            "score" sets the returns that count as 0 and 100.
         paths: directories of datasets; with --to jaxsrl, the id or directory of one of Minari.
-        out: convert, merge: directory to create; with --to minari the id, such as jaxsrl/hopper/medium-v0.
+        out: convert, merge: directory to create; with --to minari the id, such as jaxsrl/hopper/medium-v0. view: file of the page,
+            by default DATASET/view.html.
         to: convert: the format to write.
         best: merge: share of the episodes to take, those with the highest returns.
         random: score: mean return of random actions.
@@ -56,6 +58,18 @@ class DatasetCommand:
 
     def _info(self) -> int:
         self._print(Path(self.paths[0]))
+        return 0
+
+    def _view(self) -> int:
+        from jaxsrl.datasets.dataset import open_dataset
+        from jaxsrl.datasets.page import dataset_page
+        from jaxsrl.web.server import open_browser
+
+        path = Path(self.paths[0])
+        out = Path(self.out) if self.out else path / "view.html"
+        out.write_text(dataset_page(open_dataset(path)))
+        print(out)  # noqa: T201
+        open_browser(out.resolve().as_uri())
         return 0
 
     def _verify(self) -> int:
