@@ -38,6 +38,11 @@ SMALL = {
         "ENV_STEPS = 20_480; SIZE = 3",
         "assert evaluation.mean_return > 0.3 and 'row 0, step 0: bad observation' in refusal",
     ),
+    "09_datasets": (
+        "ENV_STEPS = 4_096; RECORDED_STEPS = 1_000; GRADIENT_STEPS = 1_000; ONLINE_STEPS = 2_048",
+        "assert mixed.num_valid_steps >= 2_000 and returns.mean() < 400.0\n"
+        "assert learned.env_steps == 1_000 and tuned.env_steps == 2_048 and len(tuned.evaluation.returns) == 20",
+    ),
 }
 
 
