@@ -132,8 +132,10 @@ class RunCheckpoints:
         if not setup.config.init_from:
             return None
         fresh = state_to_arrays(jax.jit(setup.agent.init)(setup.keys.init), with_replay=False)
-        mapping = setup.identity["experiment"].get("policies", {}).get("mapping", "{}")
-        arrays, report = warm_start(setup.config, fresh, set(json.loads(mapping).values()))
+        policies = setup.identity["experiment"].get("policies") or {}
+        names = set(json.loads(policies.get("mapping", "{}")).values())
+        has_members = bool(policies.get("self_play", {}).get("members"))
+        arrays, report = warm_start(setup.config, fresh, names, has_members)
         setup.log(report)
         return 0, arrays, dict(setup.identity), []
 

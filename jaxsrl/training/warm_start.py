@@ -1,7 +1,7 @@
 """Warm starts: a new run begins with arrays that another run has learned."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,25 @@ from jaxsrl.runs.read_checkpoint import read_saved_run
 
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 _MOST_SHOWN = 20
+_LEARNER = {"params/learner/": "params/", "extra/agent/": "extra/"}
+"""Prefixes of the learner of a run with a pool of past selves, and without one."""
+_POOL = ("params/slots/", "params/members", "extra/library/")
+_GAMES = "extra/games/"
 
 
-def warm_start(config: RunConfig, fresh: Arrays, policies: Iterable[str]) -> tuple[Arrays, str]:
+def warm_start(
+    config: RunConfig, fresh: Arrays, policies: Collection[str], has_members: bool = False
+) -> tuple[Arrays, str]:
     """Returns the arrays of a fresh learner state with those of another run in place of them, and a report.
 
     The number of updates stays 0. Arrays are compared by path, shape and dtype. An array of one of several policies also fits
-    that of a run with a single policy.
+    that of a run with a single policy. The learner of a run with a pool of past selves fits that of a run without one.
 
     Args:
         config: names the other run, the paths to take, and whether to take the optimizer's state.
         fresh: learner state by name.
         policies: names of the policies of the new run; empty if one acts for all agents.
+        has_members: whether the new run names the members of its pool of past selves, which it keeps.
 
     Raises:
         UserError: there is no such run, or nothing of it fits.
@@ -43,7 +50,8 @@ def warm_start(config: RunConfig, fresh: Arrays, policies: Iterable[str]) -> tup
     arrays, skipped, count = dict(fresh), list[str](), 0
     for name, initial in fresh.items():
         path = array_path(name)
-        if not _is_wanted(path, config):
+        stays = () if policies else (_GAMES, *_POOL) if has_members else (_GAMES,)
+        if not _is_wanted(path, config) or path.startswith(stays):
             continue
         value = _lookup(source, path, policies)
         if value is not None and (value.shape, value.dtype) == (initial.shape, initial.dtype):
@@ -77,9 +85,13 @@ def _is_wanted(path: str, config: RunConfig) -> bool:
     return any(fnmatchcase(rest, pattern) or fnmatchcase(rest, f"*/{pattern}") for pattern in patterns)
 
 
-def _lookup(source: Mapping[str, np.ndarray], path: str, policies: Iterable[str]) -> np.ndarray | None:
+def _lookup(source: Mapping[str, np.ndarray], path: str, policies: Collection[str]) -> np.ndarray | None:
     if path in source:
         return source[path]
+    for own, plain in _LEARNER.items() if not policies else ():
+        other = plain + path.removeprefix(own) if path.startswith(own) else own + path.removeprefix(plain)
+        if path.startswith((own, plain)) and other in source:
+            return source[other]
     part, _, rest = path.partition("/")
     policy, _, of_policy = rest.partition("/")
     return source.get(f"{part}/{of_policy}") if policy in policies else None

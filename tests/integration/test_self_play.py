@@ -121,6 +121,22 @@ def test_members_come_from_other_runs(tmp_path):
         experiment(tmp_path / "lost", self_play=lost).build()
 
 
+@pytest.mark.parametrize("source", [pytest.param(SelfPlayConfig(), marks=pytest.mark.slow), POOL], ids=["plain", "pool"])
+def test_a_warm_start_keeps_the_named_members(tmp_path, source):
+    members = [str(experiment(tmp_path / str(seed), 1, seed=seed).train(quiet=True).directory) for seed in (1, 2)]
+    begun = experiment(tmp_path / "source", 2, self_play=source).train(quiet=True)
+    pool = dataclasses.replace(POOL, members=tuple(members), snapshot_every=0)
+    second = experiment(tmp_path, 1, self_play=pool, init_from=str(begun.directory))
+    second = dataclasses.replace(second, agent=REINFORCEConfig(discount=0.0, learning_rate=1e-30))
+    params = jax.device_get(second.train(quiet=True).state.params)
+    learner = begun.state.params["learner"] if source.slots else begun.state.params
+    assert trees_equal(params["learner"], jax.device_get(learner))
+    agent = load_agent(tmp_path / "run").agent
+    for slot, member in enumerate(params["members"].tolist()):
+        expected = load_policy_params(agent, "", Path(members[member]))
+        assert trees_equal(jax.tree.map(lambda leaf, slot=slot: leaf[slot], params["slots"]), expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"plan": "device_only"}], ids=["serial", "device_only"])
 def test_a_resumed_run_is_exact(tmp_path, changes):
