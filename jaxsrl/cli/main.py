@@ -24,6 +24,7 @@ from jaxsrl.cli.commands.doctor import Doctor
 from jaxsrl.cli.commands.evaluate import Evaluate
 from jaxsrl.cli.commands.export import Export
 from jaxsrl.cli.commands.inspect import Inspect
+from jaxsrl.cli.commands.league import TrainLeague
 from jaxsrl.cli.commands.models import Models
 from jaxsrl.cli.commands.new import New
 from jaxsrl.cli.commands.plan import ShowPlan
@@ -54,6 +55,7 @@ COMMANDS: dict[str, type[Command]] = {
     "tune": Tune,
     "population": TrainPopulation,
     "psro": TrainPSRO,
+    "league": TrainLeague,
     "config": ShowConfig,
     "new": New,
     "runs": Runs,

@@ -7,8 +7,7 @@ continued by the same call: complete runs are kept, interrupted ones resume exac
 
 import dataclasses
 import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.files import nest_options
 from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.run_directory import read_json, write_json
+from jaxsrl.tune.managed_runs import Train, open_state, train_task
 from jaxsrl.tune.pbt import PBTConfig, choose, first_values
 from jaxsrl.tune.space import Space, parse_space
 
@@ -62,10 +62,6 @@ class PopulationConfig:
         return parse_space(self.space, "the space of the population")
 
 
-Train = Callable[[Sequence[Task]], int]
-"""Runs the tasks of a round; returns an exit status, not 0 if it was stopped."""
-
-
 class Population:
     """Rounds of a population. One process at a time.
 
@@ -105,20 +101,13 @@ class Population:
         return 0
 
     def _open(self) -> dict[str, Any]:
-        path, settings = self._directory / STATE, _as_json(self._config)
-        if path.is_file():
-            state = read_json(path)
-            changed = {name for name in settings if state["settings"].get(name) != settings[name]} - {"rounds"}
-            if changed:
-                raise UserError(
-                    f"{path} is of a population with other settings ({', '.join(sorted(changed))}): choose another --directory"
-                )
-            return {**state, "settings": settings}
-        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / STATE
         values = first_values(self._space, self._config.members, self._random(0))
-        members = [{"values": own, "source": None} for own in values]
-        state = {"settings": settings, "members": members, "history": []}
-        write_json(path, state)
+        initial = {"members": [{"values": own, "source": None} for own in values], "history": []}
+        is_new = not path.is_file()
+        state = open_state(path, _as_json(self._config), initial, "rounds")
+        if is_new:
+            write_json(path, state)
         return state
 
     def _random(self, number: int) -> np.random.Generator:
@@ -136,13 +125,11 @@ class Population:
         config, name, entry = self._config, self._run_name(number, member), self.state["members"][member]
         file = self._directory / f"{name}.json"
         write_json(file, nest_options(entry["values"]))
-        flags = ["--run.directory", str(self._directory), "--run.name", name]
-        flags += ["--run.total-env-steps", str(config.env_steps), "--run.seed", str(config.seed + member)]
+        flags = ["--config", str(file), *config.flags]
         if entry["source"] is not None:
             source = self._directory / self._run_name(number - 1, entry["source"])
             flags += ["--run.init-from", str(source), "--run.init-optimizer"]
-        train = [sys.executable, "-m", "jaxsrl.cli.main", "train", config.experiment, "--config", str(file)]
-        return Task(name, [*train, *config.flags, *flags], self._directory / f"{name}.txt")
+        return train_task(self._directory, name, config.experiment, config.env_steps, config.seed + member, flags)
 
     def _finish_round(self, number: int) -> None:
         """Reads the scores, chooses what each member does next, and replaces the state."""

@@ -7,7 +7,6 @@ Source: Lanctot et al. 2017 (arXiv:1711.00832). Best responses are approximate, 
 """
 
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,8 @@ import numpy as np
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.population.meta_game import Solver, nash, projected_replicator_dynamics, regret_matching, uniform
-from jaxsrl.run_directory import read_json, write_json
+from jaxsrl.run_directory import write_json
+from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task
 
 STATE = "psro.json"
 SOLVERS: dict[str, Solver] = {
@@ -67,8 +67,6 @@ class PSROConfig:
             raise UserError(f"solver must be one of {', '.join(SOLVERS)}: got {self.solver!r}")
 
 
-Train = Callable[[Sequence[Task]], int]
-"""Runs the tasks; returns an exit status, not 0 if it was stopped."""
 PlayNewest = Callable[[Sequence[Path], int, int], list[float]]
 """Maps the runs of all policies, games and seed to the mean returns of the newest against each earlier one."""
 
@@ -97,7 +95,9 @@ class PSRO:
     ) -> None:
         self._directory, self._config, self._play, self._show = directory, config, play, show
         self._train = train or (lambda tasks: run_tasks(tasks, 1, show))
-        self.state = self._open()
+        settings = {**dataclasses.asdict(config), "flags": [*config.flags]}
+        initial: dict[str, Any] = {"payoffs": [], "mixtures": []}
+        self.state = open_state(directory / STATE, settings, initial, "iterations")
 
     @property
     def payoffs(self) -> np.ndarray:
@@ -116,41 +116,19 @@ class PSRO:
         """Returns the directories of the runs that the state counts."""
         return [self._run(number) for number in range(len(self.state["payoffs"]))]
 
-    def _open(self) -> dict[str, Any]:
-        path, settings = self._directory / STATE, {**dataclasses.asdict(self._config), "flags": [*self._config.flags]}
-        if not path.is_file():
-            self._directory.mkdir(parents=True, exist_ok=True)
-            return {"settings": settings, "payoffs": [], "mixtures": []}
-        state = read_json(path)
-        changed = {name for name in settings if state["settings"].get(name) != settings[name]} - {"iterations"}
-        if changed:
-            raise UserError(f"{path} has other settings ({', '.join(sorted(changed))}): choose another --directory")
-        return {**state, "settings": settings}
-
     def _run(self, number: int) -> Path:
         return self._directory / f"policy{number:03d}"
 
     def _task(self, number: int) -> Task:
         """Returns the command that trains a policy: the first against itself, others against the newest mixture."""
-        config, name = self._config, self._run(number).name
-        flags = ["--run.directory", str(self._directory), "--run.name", name]
-        flags += ["--run.total-env-steps", str(config.env_steps), "--run.seed", str(config.seed + number)]
+        config, flags = self._config, [*self._config.flags]
         if number > 0:
-            members = [str(self._run(member)) for member in range(number)]
-            pool = {
-                "slots": [str(config.slots)],
-                "self-share": ["0"],
-                "snapshot-every": ["0"],
-                "reslot-every": ["1"],
-                "library-size": [str(number)],
-                "opponents": ["mixture"],
-                "members": members,
-                "mixture": [repr(float(weight)) for weight in self.state["mixtures"][-1]],
-            }
-            for option, values in pool.items():
-                flags += [f"--policies.self-play.{option}", *values]
-        train = [sys.executable, "-m", "jaxsrl.cli.main", "train", config.experiment]
-        return Task(name, [*train, *config.flags, *flags], self._directory / f"{name}.txt")
+            flags += opponent_flags(
+                [self._run(member) for member in range(number)], self.state["mixtures"][-1], config.slots
+            )
+        return train_task(
+            self._directory, self._run(number).name, config.experiment, config.env_steps, config.seed + number, flags
+        )
 
     def _add(self, number: int) -> None:
         """Plays the games of a new policy, solves the game between policies, and replaces the state."""

@@ -242,6 +242,7 @@ ELSEWHERE = {
     "arena": "test_arena.py",
     "population": "test_population.py",
     "psro": "test_psro.py",
+    "league": "test_league.py",
     "record": "test_commands_dataset.py",
     "record-sets": "test_record_sets.py",
     "dataset": "test_commands_dataset.py",
@@ -253,7 +254,7 @@ def test_every_command_is_tested():
     assert {*FORMS, *ELSEWHERE} == set(COMMANDS)
     for name, kind in COMMANDS.items():
         has_json = "json" in {field.name for field in dataclasses.fields(kind)}
-        own = ("arena", "population", "psro", "models", "tune", "control", "record", "record-sets", "dataset")
+        own = ("arena", "population", "psro", "league", "models", "tune", "control", "record", "record-sets", "dataset")
         assert has_json == (name in FORMS or name in own)
 
 

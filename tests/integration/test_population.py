@@ -1,6 +1,7 @@
 """`jaxsrl population`: state and commands of the rounds, kills at every decision, and a population of real runs."""
 
 import dataclasses
+import itertools
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ class KilledError(Exception):
 def train(tasks):
     """Trains in no time: a member's score is that of its source, plus one for a learning rate near 1e-2."""
     for task in tasks:
-        options = dict(zip(task.command[5::2], task.command[6::2], strict=False))
+        options = dict(itertools.pairwise(task.command))
         directory = Path(options["--run.directory"])
         rate = json.loads(Path(options["--config"]).read_text())["agent"]["learning_rate"]
         source = options.get("--run.init-from")

@@ -121,7 +121,9 @@ def test_members_come_from_other_runs(tmp_path):
         experiment(tmp_path / "lost", self_play=lost).build()
 
 
-@pytest.mark.parametrize("source", [pytest.param(SelfPlayConfig(), marks=pytest.mark.slow), POOL], ids=["plain", "pool"])
+@pytest.mark.parametrize(
+    "source", [pytest.param(SelfPlayConfig(), marks=pytest.mark.slow), POOL], ids=["plain", "pool"]
+)
 def test_a_warm_start_keeps_the_named_members(tmp_path, source):
     members = [str(experiment(tmp_path / str(seed), 1, seed=seed).train(quiet=True).directory) for seed in (1, 2)]
     begun = experiment(tmp_path / "source", 2, self_play=source).train(quiet=True)

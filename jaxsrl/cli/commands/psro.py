@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from jaxsrl.cli.commands.league import play_pairs
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.terminal.tables import print_tables
 
@@ -74,14 +75,6 @@ class TrainPSRO:
 
 
 def _play_newest(runs: Sequence[Path], games: int, seed: int) -> list[float]:
-    from agents.api import Mode
-    from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena
-
     newest = len(runs) - 1
-    payoffs = play_arena(
-        load_contestants([str(run) for run in runs]),
-        ArenaConfig(games, seed, Mode.SAMPLE),
-        lambda line: None,
-        [(newest, other) for other in range(newest)],
-    )
-    return (0.5 * (payoffs.returns[newest, :newest] - payoffs.returns[:newest, newest])).tolist()
+    _, returns = play_pairs(runs, [(newest, other) for other in range(newest)], games, seed)
+    return (0.5 * (returns[newest, :newest] - returns[:newest, newest])).tolist()

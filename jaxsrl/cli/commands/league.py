@@ -1,0 +1,85 @@
+"""`jaxsrl league`."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.tables import print_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainLeague:
+    """Train a league: main agents, exploiters of them, and exploiters of all policies so far; or fictitious co-play.
+
+    Each round of a player is an ordinary run, whose policy stays in the league. The same command continues a stopped one.
+
+    Attributes:
+        experiment: name of one in experiments/, here or of the package, or the path of a Python file.
+        rule: "league"; or "fcp": main agents play themselves, then one best response is trained against all their policies.
+        rounds: number of rounds; a complete league can get more.
+        env_steps: of each run.
+        games: of each pair of policies, half from each side.
+        main_agents: players that train against themselves, all others, and policies that beat them.
+        main_exploiters: players that train against the newest main agents, from the second round.
+        league_exploiters: players that train against all policies, from the second round.
+        slots: opponents that act at the same time in a run.
+        at_once: runs at the same time, each on cores of its own.
+        directory: of the runs; by default runs/league_EXPERIMENT.
+        seed: of games and choices; run n has seed + n.
+        json: print one JSON object instead of a table.
+        flags: of the experiment, for all runs.
+    """
+
+    experiment: tyro.conf.Positional[str]
+    rule: Literal["league", "fcp"] = "league"
+    rounds: int = 4
+    env_steps: int = 100_000
+    games: int = 100
+    main_agents: int = 1
+    main_exploiters: int = 1
+    league_exploiters: int = 1
+    slots: int = 4
+    at_once: int = 1
+    directory: Path | None = None
+    seed: int = 0
+    json: bool = False
+    flags: tyro.conf.Suppress[tuple[str, ...]] = ()
+
+    def run(self) -> int:
+        """Trains the rounds that are missing, and prints all policies, best first."""
+        import sys
+
+        from jaxsrl.tune.league import League, LeagueConfig
+
+        path = find_experiment(self.experiment)
+        names = {field.name for field in dataclasses.fields(LeagueConfig)} - {"experiment"}
+        config = LeagueConfig(str(path), **{name: getattr(self, name) for name in names})
+
+        def show(line: str) -> None:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+        directory = self.directory or Path("runs") / f"league_{path.stem}"
+        league = League(directory, config, play_pairs, show, at_once=self.at_once)
+        status = league.run()
+        state = league.state
+        rows = [
+            {"policy": policy["name"], "rating": rating, "standard_error": error, "continues": policy["source"]}
+            for policy, rating, error in zip(state["policies"], state["ratings"], state["errors"], strict=True)
+        ]
+        rows.sort(key=lambda row: -row["rating"])
+        print_tables({"policies": rows}, self.json, f"round {state['rounds']} of {self.rounds}")
+        return status
+
+
+def play_pairs(runs: Sequence[Path], pairs: Sequence[tuple[int, int]], games: int, seed: int) -> tuple[Any, Any]:
+    """Returns points per game and mean returns, [P, P] of policy i against j, from sampled games of some pairs."""
+    from agents.api import Mode
+    from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena
+
+    contestants = load_contestants([str(run) for run in runs])
+    payoffs = play_arena(contestants, ArenaConfig(games, seed, Mode.SAMPLE), lambda line: None, pairs)
+    return payoffs.share, payoffs.returns

@@ -1,0 +1,65 @@
+"""Common parts of the managers of runs: their state file, and the commands of their runs."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from envpool_bridge.errors import UserError
+from jaxsrl.machine.run_tasks import Task
+from jaxsrl.run_directory import read_json
+
+Train = Callable[[Sequence[Task]], int]
+"""Runs the tasks; returns an exit status, not 0 if it was stopped."""
+
+
+def open_state(path: Path, settings: Mapping[str, Any], initial: Mapping[str, Any], may_grow: str) -> dict[str, Any]:
+    """Returns the state in a file, or the initial one where there is none, with the settings.
+
+    Args:
+        path: of the file; its directory is made if need be.
+        settings: of this call, as JSON data.
+        initial: state without any run.
+        may_grow: name of the setting that may change; "" for none.
+
+    Raises:
+        UserError: the file has other settings.
+    """
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return {"settings": dict(settings), **initial}
+    state = read_json(path)
+    changed = {name for name in settings if state["settings"].get(name) != settings[name]} - {may_grow}
+    if changed:
+        raise UserError(f"{path} has other settings ({', '.join(sorted(changed))}): choose another --directory")
+    return {**state, "settings": dict(settings)}
+
+
+def train_task(directory: Path, name: str, experiment: str, env_steps: int, seed: int, flags: Sequence[str]) -> Task:
+    """Returns the command that trains one run of a directory; the last of several equal flags counts."""
+    own = ["--run.directory", str(directory), "--run.name", name]
+    own += ["--run.total-env-steps", str(env_steps), "--run.seed", str(seed)]
+    train = [sys.executable, "-m", "jaxsrl.cli.main", "train", experiment]
+    return Task(name, [*train, *flags, *own], directory / f"{name}.txt")
+
+
+def opponent_flags(members: Sequence[Path], mixture: Sequence[float], slots: int, self_share: float = 0.0) -> list[str]:
+    """Returns the flags of a run that plays against a fixed mixture of policies of other runs.
+
+    Args:
+        members: directories of their runs.
+        mixture: weight of each.
+        slots: opponents that act at the same time.
+        self_share: share of the environments in which the learner plays itself.
+    """
+    pool = {
+        "slots": [str(slots)],
+        "self-share": [repr(float(self_share))],
+        "snapshot-every": ["0"],
+        "reslot-every": ["1"],
+        "library-size": [str(len(members))],
+        "opponents": ["mixture"],
+        "members": [str(member) for member in members],
+        "mixture": [repr(float(weight)) for weight in mixture],
+    }
+    return [word for option, values in pool.items() for word in (f"--policies.self-play.{option}", *values)]
