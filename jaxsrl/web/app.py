@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
+from envpool_bridge.errors import UserError
+from jaxsrl.runs.population import find_populations, read_population
 from jaxsrl.web.checkpoints import Checkpoints
 from jaxsrl.web.local_only import LocalOnly
 from jaxsrl.web.run_files import RunFiles
@@ -30,6 +32,7 @@ def make_app(runs: Runs, token: str) -> LocalOnly:
         Route("/static/{name}", page.static),
         Route("/api/runs", page.list_runs),
         Route("/api/records", page.records),
+        Route("/api/population", page.population),
         Route("/api/details", page.of_run(lambda run, _: JSONResponse(run.details()))),
         Route("/api/checkpoints", page.of_run(page.checkpoints)),
         Route("/api/plan.svg", page.of_run(_plan)),
@@ -63,7 +66,20 @@ class _Page:
             unread += run.records.refresh(max(0, budget))
             budget -= run.records.num_bytes - before
         summaries = [run.summary(name) for name, run in runs.items()]
-        return JSONResponse({"root": str(self._runs.root), "runs": summaries, "unread": unread})
+        populations = list(find_populations(self._runs.root))
+        return JSONResponse(
+            {"root": str(self._runs.root), "runs": summaries, "populations": populations, "unread": unread}
+        )
+
+    def population(self, request: Request) -> Response:
+        """Returns the population `name=NAME` of the root."""
+        path = find_populations(self._runs.root).get(request.query_params.get("name", ""))
+        if path is None:
+            return _not_found("there is no such population here")
+        try:
+            return JSONResponse(read_population(path))
+        except UserError as error:
+            return _not_found(str(error))
 
     def records(self, request: Request) -> Response:
         """Returns new rows of several runs: `run=NAME@CURSOR`, once for each."""

@@ -44,3 +44,42 @@ def make_run(path, seed=0, updates=NUM_UPDATES, log="complete"):
     (path / "metrics.jsonl").write_text("".join(record(update, update * 0.5) for update in range(1, updates + 1)))
     (path / "log.txt").write_text(f"2026-01-01 10:00:00 {log} at update {updates}, {updates * 128} env steps, 9.0 s\n")
     return path
+
+
+def make_population(directory, kind):
+    """A directory of a manager of runs after two rounds, with its runs."""
+    names = ["round000_a0", "round001_a0", "round001_b0"]
+    if kind == "pbt":
+        rounds = [
+            [
+                {
+                    "values": {"agent.learning_rate": rate, "agent.optimizer.name": "adam"},
+                    "source": source,
+                    "score": score,
+                }
+                for rate, source, score in entries
+            ]
+            for entries in ([(1e-4, None, 1.0), (1e-2, None, 9.0)], [(8e-3, 1, 8.0), (1e-2, 1, 9.5)])
+        ]
+        state, file = {"settings": {}, "members": [], "history": rounds}, "population.json"
+        names = [f"round{number:03d}_member{member:02d}" for number in (0, 1) for member in (0, 1)]
+    elif kind == "psro":
+        state, file = {"payoffs": [[0.0, -0.5], [0.5, 0.0]], "mixtures": [[1.0], [0.25, 0.75]]}, "psro.json"
+        names = ["policy000", "policy001"]
+    else:
+        policies = [
+            {"name": name, "player": name[9:], "round": int(name[5:8]), "source": source}
+            for name, source in zip(names, (None, names[0], None), strict=True)
+        ]
+        points = [[0.5, 0.2, 0.6], [0.8, 0.5, 0.9], [0.4, 0.1, 0.5]]
+        state = {
+            "policies": policies,
+            "points": points,
+            "ratings": [-50.0, 150.0, -100.0],
+            "errors": [30.0, 40.0, 50.0],
+        }
+        file = "league.json"
+    for name in names:
+        make_run(directory / name)
+    (directory / file).write_text(json.dumps(state))
+    return directory

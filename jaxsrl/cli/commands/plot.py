@@ -26,6 +26,8 @@ class Plot:
         normalize: JSON file with the values that become 0 and 1 of each environment, {"CartPole-v1": [0, 500]}; by default those of
             the worst and the best run.
         sweep: directory of a `jaxsrl tune`, drawn instead of runs: its trials, and the importance of its options.
+        population: directory of a `jaxsrl population`, `psro` or `league`, drawn instead of runs: family tree, options, payoffs,
+            ratings.
         json: print one JSON object instead of tables.
     """
 
@@ -37,10 +39,15 @@ class Plot:
     score: Literal["last", "best", "evaluation"] = "last"
     normalize: Path | None = None
     sweep: Path | None = None
+    population: Path | None = None
     json: bool = False
 
     def run(self) -> int:
         """Draws the comparison and prints it."""
+        if sum((bool(self.runs), self.sweep is not None, self.population is not None)) > 1:
+            raise UserError("a picture is of runs, of one --sweep, or of one --population: give one of them")
+        if self.population is not None:
+            return self._draw_population(self.population)
         if self.sweep is not None:
             return self._draw_sweep(self.sweep)
         if not self.runs:
@@ -68,8 +75,6 @@ class Plot:
         from jaxsrl.config.files import flag_name
         from jaxsrl.tune.draw import draw_sweep
 
-        if self.runs:
-            raise UserError("--sweep draws one sweep: give runs or --sweep, not both")
         importance = {flag_name(name): value for name, value in draw_sweep(directory, self.out).items()}
         if self.json:
             print(json.dumps({"importance": importance, "out": str(self.out)}))  # noqa: T201
@@ -77,4 +82,11 @@ class Plot:
         for name, value in importance.items():
             print(f"{value:6.1%}  {name}")  # noqa: T201
         print(f"written to {self.out}")  # noqa: T201
+        return 0
+
+    def _draw_population(self, directory: Path) -> int:
+        from jaxsrl.plots.draw_population import draw_population
+
+        draw_population(directory, self.out)
+        print(json.dumps({"out": str(self.out)}) if self.json else f"written to {self.out}")  # noqa: T201
         return 0

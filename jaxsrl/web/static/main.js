@@ -4,6 +4,7 @@ import { link, read } from "./address.js";
 import { comparePage } from "./compare_page.js";
 import { h, say } from "./dom.js";
 import { bytes } from "./format.js";
+import { populationPage, populationsPage } from "./population_page.js";
 import { runPage } from "./run_page.js";
 import { runsPage } from "./runs_page.js";
 import { Store } from "./store.js";
@@ -37,6 +38,7 @@ store.watched = () => page?.watched() ?? [];
 function make({ page: kind, name, tab }) {
   if (kind === "run") return runPage(store, name, tab);
   if (kind === "compare") return comparePage(store);
+  if (kind === "population") return name ? populationPage(store, name) : populationsPage(store);
   return runsPage(store);
 }
 
@@ -64,11 +66,18 @@ function showNavigation(address) {
     ["", "Runs"],
     ["compare", "Compare"],
   ];
-  navigation.replaceChildren(
+  const links = [
     ...(store.runs.length > 1 ? pages : []).map(([kind, title]) =>
       h("a", { href: link(kind), text: title, "aria-current": address.page === kind ? "page" : null }),
     ),
-  );
+    store.populations.length > 0 &&
+      h("a", {
+        href: link("population", store.populations.length === 1 ? store.populations[0] : ""),
+        text: "Populations",
+        "aria-current": address.page === "population" ? "page" : null,
+      }),
+  ];
+  navigation.replaceChildren(...links.filter(Boolean));
 }
 
 addEventListener("hashchange", () => {

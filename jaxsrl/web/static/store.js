@@ -57,6 +57,7 @@ class Records {
 export class Store {
   constructor(onchange, onconnection) {
     this.runs = [];
+    this.populations = [];
     this.root = "";
     this.unread = 0;
     this.records = new Map();
@@ -99,6 +100,7 @@ export class Store {
     try {
       const list = await getJson("api/runs");
       this.runs = list.runs;
+      this.populations = list.populations;
       this.root = list.root;
       this.unread = list.unread;
       for (const run of this.runs) this.slot(run.name);

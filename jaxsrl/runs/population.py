@@ -1,0 +1,89 @@
+"""Populations of runs, read from the files of their managers: PBT, PSRO, leagues. No jax."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxsrl.run_directory import read_json
+from jaxsrl.runs.summary import iterate_runs, run_name
+
+FILES = {"population.json": "pbt", "psro.json": "psro", "league.json": "league"}
+"""State files of managers, and the kinds of their populations."""
+
+
+def find_populations(root: Path) -> dict[str, Path]:
+    """Returns the directories of populations whose runs are below a directory, by name."""
+    parents = {root, *(run.parent for run in iterate_runs(root))}
+    directories = sorted(path for path in parents if any((path / file).is_file() for file in FILES))
+    return {run_name(path, root): path for path in directories}
+
+
+def read_population(directory: Path) -> dict[str, Any]:
+    """Returns what is known of a population, as JSON data.
+
+    Keys: "kind" of `FILES`. "runs": of each, "name", "round", "player" (a line of the family tree), "parent" (the run whose
+    parameters it started with, or None), "score" and "options". "score": name of the scores. "payoffs": [P][P] of row against
+    column for the runs in this order, empty for "pbt"; "payoff": their name. "ratings" and "errors": [P], empty if there are none.
+
+    Raises:
+        UserError: there is no state file, or it is damaged.
+    """
+    file = next((file for file in FILES if (directory / file).is_file()), "population.json")
+    state = read_json(directory / file)
+    return {"pbt": _pbt, "psro": _psro, "league": _league}[FILES[file]](state)
+
+
+def _pbt(state: Mapping[str, Any]) -> dict[str, Any]:
+    runs = [
+        {
+            "name": f"round{number:03d}_member{member:02d}",
+            "round": number,
+            "player": f"member{member:02d}",
+            "parent": None if number == 0 else f"round{number - 1:03d}_member{entry['source']:02d}",
+            "score": entry["score"] if math.isfinite(entry["score"]) else None,
+            "options": entry["values"],
+        }
+        for number, entries in enumerate(state["history"])
+        for member, entry in enumerate(entries)
+    ]
+    return _population("pbt", runs, "mean return")
+
+
+def _psro(state: Mapping[str, Any]) -> dict[str, Any]:
+    weights = state["mixtures"][-1] if state["mixtures"] else []
+    runs = [
+        {"name": f"policy{n:03d}", "round": n, "player": "policy", "parent": None, "score": weight, "options": {}}
+        for n, weight in enumerate(weights)
+    ]
+    return _population("psro", runs, "weight in the newest mixture", state["payoffs"], "mean return")
+
+
+def _league(state: Mapping[str, Any]) -> dict[str, Any]:
+    runs = [
+        {
+            "name": policy["name"],
+            "round": policy["round"],
+            "player": policy["player"],
+            "parent": policy["source"],
+            "score": rating,
+            "options": {},
+        }
+        for policy, rating in zip(state["policies"], state["ratings"], strict=True)
+    ]
+    population = _population("league", runs, "rating", state["points"], "points per game")
+    return population | {"ratings": state["ratings"], "errors": state["errors"]}
+
+
+def _population(
+    kind: str, runs: list[dict[str, Any]], score: str, payoffs: list[list[float]] | None = None, payoff: str = ""
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "runs": runs,
+        "score": score,
+        "payoffs": payoffs or [],
+        "payoff": payoff,
+        "ratings": [],
+        "errors": [],
+    }
