@@ -143,11 +143,13 @@ class DreamerExtra:
         slow_value: Parameters of the slow value network.
         return_range: Running percentiles of imagined returns.
         num_gradient_steps: int32 scalar, gradient steps taken so far.
+        entropy_coef_factor: float32 scalar that multiplies the weight of the entropy; see `agents.ops.schedules.get_factors`.
     """
 
     slow_value: Params
     return_range: ReturnRange
     num_gradient_steps: Array
+    entropy_coef_factor: Array
 
 
 class Dreamer(NamedTuple):
@@ -242,7 +244,7 @@ def init(dreamer: Dreamer, key: Array) -> LearnerState:
     }
     zero = jnp.zeros((), jnp.int32)
     # Copied: the state is donated, and no buffer may occur in it twice.
-    extra = DreamerExtra(jax.tree.map(jnp.copy, params["value"]), init_range(), jnp.copy(zero))
+    extra = DreamerExtra(jax.tree.map(jnp.copy, params["value"]), init_range(), jnp.copy(zero), jnp.ones(()))
     return LearnerState(params, dreamer.optimizer.init(params), zero, extra)
 
 
@@ -285,7 +287,7 @@ def update(dreamer: Dreamer, state: LearnerState, sample: Sample, key: Array) ->
     slow_value = polyak(extra.slow_value, params["value"], config.slow_value_tau)
     metrics |= current_values({"learning_rate": dreamer.learning_rate}, state.num_updates)
     metrics["gradient/norm"] = optax.tree.norm(grads)
-    extra = DreamerExtra(slow_value, return_range, count)
+    extra = DreamerExtra(slow_value, return_range, count, extra.entropy_coef_factor)
     return LearnerState(params, opt_state, state.num_updates, extra), metrics, priority
 
 
@@ -314,7 +316,7 @@ def loss(
     imagined = imagined_sequences(dreamer, jax.lax.stop_gradient(params), starts, imagine_key)
     return_range = follow_range(extra.return_range, imagined.returns, config.return_range_rate)
     scale, known = range_scale(return_range), arrived_last.known.reshape(-1)
-    policy_loss, behavior_metrics = policy_losses(dreamer, params, imagined, scale)
+    policy_loss, behavior_metrics = policy_losses(dreamer, params, imagined, scale, extra.entropy_coef_factor)
     value_loss = value_losses(dreamer, params, extra.slow_value, imagined.features[:-1], imagined.returns)
     returns = replayed_returns(config, arrived_last, imagined.returns[0].reshape(arrived_last.known.shape))
     replay_loss = value_losses(dreamer, params, extra.slow_value, latent.features[:-1], returns)
@@ -363,13 +365,16 @@ def imagined_sequences(dreamer: Dreamer, params: Params, start: Latent, key: Arr
     return Imagined(features, action, returns, value[:-1], jnp.cumprod(discount[:-1], axis=0))
 
 
-def policy_losses(dreamer: Dreamer, params: Params, imagined: Imagined, scale: Array) -> tuple[Array, Metrics]:
+def policy_losses(
+    dreamer: Dreamer, params: Params, imagined: Imagined, scale: Array, entropy_factor: Array | float = 1.0
+) -> tuple[Array, Metrics]:
     """Returns [H, N], REINFORCE with the value as baseline and an entropy bonus, and metrics. Advantages are divided by `scale`."""
     actions = dreamer.model.actions
     outputs = dreamer.policy(params["policy"], imagined.features[:-1])
     advantage = (imagined.returns - imagined.value) / scale
     entropy = actions.entropy(outputs)
-    losses = -(actions.log_prob(outputs, imagined.action[:-1]) * advantage + dreamer.config.entropy_coef * entropy)
+    entropy_coef = dreamer.config.entropy_coef * entropy_factor
+    losses = -(actions.log_prob(outputs, imagined.action[:-1]) * advantage + entropy_coef * entropy)
     mean = partial(weighted_mean, weight=imagined.weight)
     metrics = {
         "policy/entropy": mean(entropy),

@@ -30,7 +30,15 @@ from agents.ops.minibatches import (
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.phase_memory import PhaseMemory, init_phase_memory, store_trajectory
 from agents.ops.policy_gradient import SurrogateCoefficients, clipped_surrogate_loss
-from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule, make_schedules
+from agents.ops.schedules import (
+    CONSTANT,
+    ScheduleConfig,
+    Schedules,
+    current_values,
+    init_factors,
+    make_schedule,
+    make_schedules,
+)
 from agents.ops.value_distributions import huber
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
@@ -178,7 +186,8 @@ def init(config: PPGConfig, spec: EnvSpec, phasic: Phasic, optimizers: Optimizer
     opt_state = {name: optimizer.init(params) for name, optimizer in optimizers.items()}
     num_steps = config.num_policy_phases * config.rollout_length
     memory = init_phase_memory(spec, num_steps, config.num_rows, _AUXILIARY_METRICS)
-    return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), memory)
+    extra = {"memory": memory, **init_factors("entropy_coef")}
+    return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
 
 
 def update(
@@ -199,13 +208,14 @@ def update(
     policy_key, auxiliary_key = jax.random.split(key)
     steps = make_batch(config, phasic, state.params, batch)
     order = policy_minibatches(config, policy_key)
-    now = SurrogateCoefficients(*(schedules[name](state.num_updates) for name in ("clip_epsilon", "entropy_coef")))
+    entropy_coef = schedules["entropy_coef"](state.num_updates) * state.extra["entropy_coef_factor"]
+    now = SurrogateCoefficients(schedules["clip_epsilon"](state.num_updates), entropy_coef)
     start = dataclasses.replace(init_progress(state), opt_state=state.opt_state["policy"])
     loss = partial(policy_loss, config, phasic, now)
     take = partial(take_rows, num_minibatches=config.num_minibatches) if config.minibatch_axis == "rows" else take_steps
     progress, metrics = _descend(loss, optimizers["policy"], start, partial(take, steps), order)
     phase = state.num_updates % config.num_policy_phases
-    memory = store_trajectory(state.extra, steps.observation, steps.target_value, batch.valid, phase)
+    memory = store_trajectory(state.extra["memory"], steps.observation, steps.target_value, batch.valid, phase)
 
     def run_auxiliary_phase(progress: Progress, _: Metrics) -> tuple[Progress, Metrics]:
         return auxiliary_phase(config, phasic, optimizers["auxiliary"], progress, memory, auxiliary_key)
@@ -218,8 +228,8 @@ def update(
     )
     metrics |= current_values(schedules, state.num_updates)
     opt_state = {"policy": progress.opt_state, "auxiliary": auxiliary.opt_state}
-    memory = dataclasses.replace(memory, metrics=auxiliary_metrics)
-    return LearnerState(auxiliary.params, opt_state, state.num_updates + 1, memory), metrics | auxiliary_metrics
+    extra = {**state.extra, "memory": dataclasses.replace(memory, metrics=auxiliary_metrics)}
+    return LearnerState(auxiliary.params, opt_state, state.num_updates + 1, extra), metrics | auxiliary_metrics
 
 
 def make_batch(config: PPGConfig, phasic: Phasic, params: Params, trajectory: Trajectory) -> PolicyBatch:

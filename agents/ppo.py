@@ -44,7 +44,15 @@ from agents.ops.policy_gradient import (
     clipped_value_error,
     counted_log_ratio,
 )
-from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, adapt_rate_scale, current_values, make_schedules
+from agents.ops.schedules import (
+    CONSTANT,
+    ScheduleConfig,
+    Schedules,
+    adapt_rate_scale,
+    current_values,
+    init_factors,
+    make_schedules,
+)
 from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
@@ -165,14 +173,14 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCri
 def init(config: PPOConfig, net: ActorCritic, optimizer: optax.GradientTransformation, key: Array) -> LearnerState:
     """Returns the first learner state. `key` is consumed."""
     params = net.init(key)
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = init_factors("entropy_coef")
     if config.value_normalization == "popart":
         popart.value_layer(params)  # raises UserError for a network without the layer that PopArt rescales
     if config.value_normalization != "none":
         extra["popart"] = popart.init()
     if config.adaptive_kl is not None:
         extra["rate_scale"] = jnp.ones(())
-    return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32), extra or ())
+    return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32), extra)
 
 
 def prepare(
@@ -204,7 +212,8 @@ def prepare(
         summary["batch/stale_fraction"] = 1.0 - jnp.sum(batch.weight) / jnp.maximum(jnp.sum(trajectory.valid), 1)
     if config.value_normalization != "none":
         summary["popart/targets"] = popart.target_moments(target, batch.weight)
-    now = SurrogateCoefficients(*(schedules[name](num_updates) for name in ("clip_epsilon", "entropy_coef")))
+    entropy_coef = schedules["entropy_coef"](num_updates) * extra["entropy_coef_factor"]
+    now = SurrogateCoefficients(schedules["clip_epsilon"](num_updates), entropy_coef)
     return Minibatches(batch, order, now, None if config.adaptive_kl is None else extra["rate_scale"]), summary
 
 
@@ -328,7 +337,7 @@ def finish(
     metrics |= {name: jnp.mean(values) for name, values in step_metrics.items() if name != _RATE_SCALE}
     metrics["ppo/skipped_minibatches"] = progress.num_skipped.astype(jnp.float32)
     metrics |= current_values(schedules, state.num_updates)
-    params, extra = progress.params, dict(state.extra or {})
+    params, extra = progress.params, dict(state.extra)
     if config.adaptive_kl is not None:
         scale, rate, kl = extra["rate_scale"], metrics["learning_rate"], metrics["policy/approx_kl"]
         extra["rate_scale"] = adapt_rate_scale(scale, kl, config.adaptive_kl, rate)
@@ -338,7 +347,7 @@ def finish(
         extra["popart"] = popart.merge(old, summary["popart/targets"], config.value_normalization_step)
         params = popart.rescale(params, old, extra["popart"]) if config.value_normalization == "popart" else params
         metrics["value/mean"], metrics["value/deviation"] = extra["popart"].mean, popart.deviation(extra["popart"])
-    return LearnerState(params, progress.opt_state, state.num_updates + 1, extra or ()), metrics
+    return LearnerState(params, progress.opt_state, state.num_updates + 1, extra), metrics
 
 
 def _chunk_sizes(config: PPOConfig, num_steps: int) -> chunked_unroll.ChunkSizes:

@@ -35,7 +35,15 @@ from agents.ops.epsilon_greedy import select_action
 from agents.ops.gradient_steps import take_step
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.policy_gradient import approximate_kl, counted_log_ratio
-from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule, make_schedules
+from agents.ops.schedules import (
+    CONSTANT,
+    ScheduleConfig,
+    Schedules,
+    current_values,
+    init_factors,
+    make_schedule,
+    make_schedules,
+)
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.spec.specs import EnvSpec
@@ -135,7 +143,8 @@ def init(net: ComaNetworks, optimizers: Optimizers, key: Array) -> LearnerState:
     opt_state = {name: optimizer.init(params[name]) for name, optimizer in optimizers.items()}
     # A copy: the learner state may be donated, and no array twice.
     target = jax.tree.map(jnp.copy, params["critic"])
-    return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), {"target_critic": target})
+    extra = {"target_critic": target, **init_factors("entropy_coef")}
+    return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
 
 
 def update(
@@ -157,7 +166,7 @@ def update(
 
     start = _progress_of(state, "critic")
     critic, critic_metrics = jax.lax.scan(critic_step, start, length=config.num_critic_steps)
-    entropy_coef = schedules["entropy_coef"](state.num_updates)
+    entropy_coef = schedules["entropy_coef"](state.num_updates) * state.extra["entropy_coef_factor"]
     grads, actor_metrics = actor_gradient(net, state.params["actor"], critic.params, batch, entropy_coef)
     actor = take_step(optimizers["actor"], _progress_of(state, "actor"), grads)
     params = {"actor": actor.params, "critic": critic.params}
@@ -266,7 +275,7 @@ def finish(
     due = num_updates % config.target_period == 0
     target = jax.tree.map(partial(jnp.where, due), params["critic"], state.extra["target_critic"])
     metrics |= current_values(schedules, state.num_updates)
-    return LearnerState(params, opt_state, num_updates, {"target_critic": target}), metrics
+    return LearnerState(params, opt_state, num_updates, {**state.extra, "target_critic": target}), metrics
 
 
 def _progress_of(state: LearnerState | Progress, name: str) -> Progress:
@@ -282,7 +291,7 @@ def _gradient_steps(
     def prepare(
         params: Params, extra: Any, trajectory: Trajectory, key: Array, num_updates: Array
     ) -> tuple[tuple[Batch, Array | float], Summary]:
-        entropy_coef = schedules["entropy_coef"](num_updates)
+        entropy_coef = schedules["entropy_coef"](num_updates) * extra["entropy_coef_factor"]
         return (make_batch(config, net, spec, params, extra, trajectory, key), entropy_coef), {}
 
     def gradient(params: Params, prepared: tuple[Batch, Array | float], step: Array) -> tuple[Params, Metrics]:

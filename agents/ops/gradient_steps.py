@@ -1,6 +1,7 @@
 """Gradient steps: the optimizer step with an early stop, and updates offered in parts for the plan `central`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,8 @@ import optax
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params, Progress, Summary, Trajectory, UpdateFn
 from agents.ops.schedules import Schedules, current_values
 
-ScheduledLoss = Callable[[Params, Trajectory, Array], tuple[Array, Metrics]]
-"""Function of the parameters, a trajectory and `num_updates`; its metrics are float32 scalars."""
+ScheduledLoss = Callable[[Params, Trajectory, Any, Array], tuple[Array, Metrics]]
+"""Function of the parameters, a trajectory, `LearnerState.extra` and `num_updates`; its metrics are float32 scalars."""
 
 
 def init_progress(state: LearnerState) -> Progress:
@@ -58,10 +59,10 @@ def single_step_update(loss: ScheduledLoss, optimizer: optax.GradientTransformat
 
     def update(state: LearnerState, trajectory: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
         del key
-        grads, metrics = jax.grad(loss, has_aux=True)(state.params, trajectory, state.num_updates)
+        grads, metrics = jax.grad(loss, has_aux=True)(state.params, trajectory, state.extra, state.num_updates)
         metrics |= {"gradient/norm": optax.tree.norm(grads)} | current_values(schedules, state.num_updates)
         progress = take_step(optimizer, init_progress(state), grads)
-        return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), metrics
+        return LearnerState(progress.params, progress.opt_state, state.num_updates + 1, state.extra), metrics
 
     return update
 
@@ -72,12 +73,12 @@ def single_gradient_step(
     """Returns the parts of `single_step_update`, for the plan `central`. The arguments are the same."""
 
     def prepare(
-        params: Params, extra: object, batch: Trajectory, key: Array, num_updates: Array
-    ) -> tuple[tuple[Trajectory, Array], Summary]:
-        del params, extra, key
-        return (batch, num_updates), {}
+        params: Params, extra: Any, batch: Trajectory, key: Array, num_updates: Array
+    ) -> tuple[tuple[Trajectory, Any, Array], Summary]:
+        del params, key
+        return (batch, extra, num_updates), {}
 
-    def gradient(params: Params, prepared: tuple[Trajectory, Array], step: Array) -> tuple[Params, Metrics]:
+    def gradient(params: Params, prepared: tuple[Trajectory, Any, Array], step: Array) -> tuple[Params, Metrics]:
         del step
         grads, metrics = jax.grad(loss, has_aux=True)(params, *prepared)
         return grads, metrics | {"gradient/norm": optax.tree.norm(grads)}
@@ -91,7 +92,7 @@ def single_gradient_step(
     ) -> tuple[LearnerState, Metrics]:
         metrics = summary | {name: jnp.mean(values) for name, values in step_metrics.items()}
         metrics |= current_values(schedules, state.num_updates)
-        return LearnerState(progress.params, progress.opt_state, state.num_updates + 1), metrics
+        return LearnerState(progress.params, progress.opt_state, state.num_updates + 1, state.extra), metrics
 
     return GradientSteps(1, prepare, gradient, apply, finish)
 

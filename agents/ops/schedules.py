@@ -139,23 +139,39 @@ def scale_by_schedule(rate: optax.Schedule) -> optax.GradientTransformationExtra
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
-def get_rate_factor(opt_state: Any) -> Array | None:
-    """Returns the factor of the first learning rate in a tree of optimizer states; None if there is none."""
-    factors = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(opt_state) if _is_rate_factor(path)]
-    return factors[0] if factors else None
+def init_factors(*names: str) -> dict[str, Array]:
+    """Returns a factor of 1 for each hyper-parameter, named "NAME_factor": entries of `LearnerState.extra`."""
+    return {f"{name}_factor": jnp.ones(()) for name in names}
 
 
-def set_rate_factor(opt_state: Any, factor: float) -> Any:
-    """Returns the optimizer states with this factor of every learning rate."""
+def get_factors(tree: Any) -> dict[str, Array]:
+    """Returns the factors in a tree of optimizer states and extras by name, of several with a name the first.
+
+    A factor is a scalar whose name ends with "_factor". It multiplies a hyper-parameter, and is 1 unless it was changed while the
+    run trains: "learning_rate_factor", "entropy_coef_factor".
+    """
+    factors: dict[str, Array] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        factors.setdefault(factor_name(path, leaf), leaf)
+    factors.pop("", None)
+    return factors
+
+
+def set_factor(tree: Any, name: str, value: float) -> Any:
+    """Returns the tree with this value of every factor of a name."""
 
     def change(path: Any, leaf: Any) -> Any:
-        return jnp.full_like(leaf, factor) if _is_rate_factor(path) else leaf
+        return jnp.full_like(leaf, value) if factor_name(path, leaf) == name else leaf
 
-    return jax.tree_util.tree_map_with_path(change, opt_state)
+    return jax.tree_util.tree_map_with_path(change, tree)
 
 
-def _is_rate_factor(path: Any) -> bool:
-    return getattr(path[-1], "name", None) == "rate_factor"
+def factor_name(path: tuple[Any, ...], leaf: Any) -> str:
+    """Returns the name of a factor by its path in a tree; "" for another leaf."""
+    name = str(getattr(path[-1], "name", getattr(path[-1], "key", ""))) if path else ""
+    if name == "rate_factor":
+        return "learning_rate_factor"
+    return name if name.endswith("_factor") and jnp.ndim(leaf) == 0 else ""
 
 
 def current_values(schedules: Schedules, num_updates: Array) -> Metrics:

@@ -29,7 +29,7 @@ from agents.networks.custom import bound_network
 from agents.ops import validate
 from agents.ops.gradient_steps import single_gradient_step, single_step_update
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
-from agents.ops.schedules import CONSTANT, ScheduleConfig, make_schedules
+from agents.ops.schedules import CONSTANT, ScheduleConfig, init_factors, make_schedules
 from agents.transforms.changed_trajectories import with_changed_trajectories
 from agents.transforms.normalization import NormalizationConfig, with_normalization
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
@@ -117,10 +117,11 @@ def make_policy_gradient_agent(
 
     def init(key: Array) -> LearnerState:
         params = net.init(key)
-        return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+        return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32), init_factors("entropy_coef"))
 
-    def scheduled_loss(params: Params, trajectory: Trajectory, num_updates: Array) -> tuple[Array, Metrics]:
-        return loss(config, net, params, trajectory, schedules["entropy_coef"](num_updates))
+    def scheduled_loss(params: Params, trajectory: Trajectory, extra: Any, num_updates: Array) -> tuple[Array, Metrics]:
+        entropy_coef = schedules["entropy_coef"](num_updates) * extra["entropy_coef_factor"]
+        return loss(config, net, params, trajectory, entropy_coef)
 
     parts = scheduled_loss, optimizer, schedules
     update, steps = single_step_update(*parts), single_gradient_step(*parts)

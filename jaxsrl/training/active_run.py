@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import jax
 
 from agents.api import AnyAgent, LearnerState
-from agents.ops.schedules import get_rate_factor, set_rate_factor
+from agents.ops.schedules import get_factors, set_factor
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.config.run_config import RunConfig
@@ -22,7 +22,7 @@ from jaxsrl.training.run_state import state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
 
-RATE_FACTOR, STAGE = "learning_rate_factor", "env.stage"
+STAGE = "env.stage"
 _WAIT_SECONDS = 0.05
 
 
@@ -176,10 +176,12 @@ class ActiveRun:
     def values(self) -> Mapping[str, float]:
         """Present values that `set_value` changes, by name.
 
-        "learning_rate_factor" multiplies the learning rate of every optimizer. "env.stage" is there where resets have a stage.
+        "learning_rate_factor" multiplies the learning rate of every optimizer, "entropy_coef_factor" the weight of the entropy
+        bonus of algorithms with one. "env.stage" is there where resets have a stage.
         """
-        factor, stage = get_rate_factor(self.state.opt_state), self.stage
-        values = {} if factor is None else {RATE_FACTOR: float(factor)}
+        state, stage = self.state, self.stage
+        factors = jax.device_get(get_factors((state.opt_state, state.extra)))
+        values = {name: float(factor) for name, factor in factors.items()}
         return values if stage is None else {**values, STAGE: float(stage)}
 
     def set_value(self, name: str, value: float) -> None:
@@ -197,16 +199,16 @@ class ActiveRun:
                 raise UserError(f"expected an integer {STAGE}, got {value}")
             self.set_stage(int(value))
         else:
-            self._set_rate_factor(value)
+            self._set_factor(name, value)
         self._loop.mark_unsaved()
 
-    def _set_rate_factor(self, factor: float) -> None:
+    def _set_factor(self, name: str, factor: float) -> None:
         if factor < 0:
-            raise UserError(f"{RATE_FACTOR} must not be negative: got {factor}")
-        self.validate_control(f"change {RATE_FACTOR}")
+            raise UserError(f"{name} must not be negative: got {factor}")
+        self.validate_control(f"change {name}")
         state = self.state
-        changed = set_rate_factor(state.opt_state, factor)
-        self._learner.restore_learned(dataclasses.replace(state, opt_state=changed))
+        opt_state, extra = set_factor((state.opt_state, state.extra), name, factor)
+        self._learner.restore_learned(dataclasses.replace(state, opt_state=opt_state, extra=extra))
 
     def validate_control(self, action: str) -> None:
         """Raises UserError where the main thread does not stop all parts of the run, so that it cannot do the action."""

@@ -1,7 +1,7 @@
 """Conversion of a run to and from the arrays of a checkpoint."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -170,8 +170,9 @@ def validate_learner(agent: AnyAgent, key: jax.Array, checkpoint: Mapping[str, F
     Raises:
         UserError: the arrays are of another network or algorithm.
     """
-    template = inner_state(jax.eval_shape(agent.init, key))
-    validate_match(leaf_forms(template, LEARNER), checkpoint, LEARNER)
+    expected = leaf_forms(inner_state(jax.eval_shape(agent.init, key)), LEARNER)
+    missing = _missing_factors(expected, checkpoint)
+    validate_match({name: form for name, form in expected.items() if name not in missing}, checkpoint, LEARNER)
 
 
 def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[str, Form]:
@@ -197,7 +198,9 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
         UserError: the arrays are of another network or algorithm.
     """
     template = jax.eval_shape(agent.init, key)
-    state: LearnerState = unflatten(_zeros(inner_state(template)), arrays, LEARNER)
+    learned = _zeros(inner_state(template))
+    factors = {name: np.ones((), np.float32) for name in _missing_factors(leaf_forms(learned, LEARNER), arrays)}
+    state: LearnerState = unflatten(learned, {**arrays, **factors}, LEARNER)
     if not holds_buffer(template.extra):
         return state
     if holds_replay(arrays):
@@ -223,6 +226,11 @@ def restore_buffer(template: Any, arrays: Arrays) -> Any:
 def buffer_to_arrays(buffer: Any) -> Arrays:
     """Returns experience by name, as `restore_buffer` finds it."""
     return flatten(jax.device_get(buffer), REPLAY)
+
+
+def _missing_factors(expected: Iterable[str], saved: Container[str]) -> list[str]:
+    """Returns the names of run-time factors that checkpoints of earlier versions do not have, where they were 1."""
+    return [name for name in expected if name.rstrip("']").endswith("_factor") and name not in saved]
 
 
 def _zeros(shapes: Any) -> Any:

@@ -79,7 +79,8 @@ def array_path(name: str) -> str:
 
 def _is_wanted(path: str, config: RunConfig) -> bool:
     part, _, rest = path.partition("/")
-    if part == "num_updates" or (part == "opt_state" and not config.init_optimizer):
+    # Run-time factors are changes of the other run.
+    if part == "num_updates" or path.endswith("_factor") or (part == "opt_state" and not config.init_optimizer):
         return False
     patterns = config.init_only or ("*",)
     return any(fnmatchcase(rest, pattern) or fnmatchcase(rest, f"*/{pattern}") for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Learning rates and optimizers of every algorithm: a schedule that has reached 0, and clipped plain steps."""
+"""Learning rates, entropy coefficients and optimizers of every algorithm."""
 
 import dataclasses
 
@@ -10,8 +10,9 @@ import optax
 import pytest
 
 from agents.catalog import AGENTS
+from agents.ops.gradient_steps import make_update
 from agents.ops.optimizers import OptimizerConfig
-from agents.ops.schedules import ScheduleConfig
+from agents.ops.schedules import ScheduleConfig, get_factors, set_factor
 from tests.contract import replaying_agents, test_agents
 
 TOTAL = 10
@@ -54,3 +55,30 @@ def test_steps_of_actor_critics_have_the_clipped_length(name):
     ):
         length = optax.tree.norm(jax.tree.map(lambda x, y: x - y, before, now))
         np.testing.assert_allclose(length, rate * limit, rtol=1e-2)
+
+
+WITH_ENTROPY = sorted(name for name, entry in AGENTS.items() if hasattr(entry.config(), "entropy_coef"))
+
+
+def test_algorithms_with_an_entropy_bonus():
+    assert WITH_ENTROPY == ["a2c", "coma", "dreamer", "impala", "ppg", "ppo", "reinforce"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in WITH_ENTROPY if name != "dreamer"])  # whose first steps are tiny
+def test_entropy_factor_equals_another_coefficient(name):
+    """A factor of 1/4 learns what a quarter of the coefficient does, in one program and in parts, and stays."""
+    (agent, batch), (quarter, _) = (agent_and_batch(name, entropy_coef=coef, learning_rate=0.1) for coef in (0.8, 0.2))
+    first = jax.jit(agent.init)(jax.random.key(0))
+    changed = dataclasses.replace(first, extra=set_factor(first.extra, "entropy_coef_factor", 0.25))
+    updates = [jax.jit(agent.update)]
+    if getattr(agent, "gradient_steps", None):
+        updates.append(jax.jit(make_update(agent.gradient_steps)))
+    expected = jax.jit(quarter.update)(first, batch, jax.random.key(1))[0]
+    for update in updates:
+        after = update(changed, batch, jax.random.key(1))[0]
+        chex.assert_trees_all_close(learned(after)[0], learned(expected)[0], rtol=1e-4, atol=1e-6)
+        assert float(get_factors(after.extra)["entropy_coef_factor"]) == 0.25
+    other = updates[0](first, batch, jax.random.key(1))[0]
+    moved = jax.tree.map(lambda x, y: float(jnp.abs(x - y).max()), learned(other)[0], learned(expected)[0])
+    assert max(jax.tree.leaves(moved)) > 1e-5

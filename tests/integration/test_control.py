@@ -110,15 +110,16 @@ def test_paused_run_ends_by_signals_and_resumes_unpaused(start, control, tmp_pat
 
 
 class Slower(jaxsrl.Callback):
-    """Halves the learning rate after update 2, and stops after another update."""
+    """Changes learning rate and entropy bonus after update 2, and stops after another update."""
 
     def __init__(self, stop_at=0):
         self.stop_at, self.seen = stop_at, []
 
     def on_update(self, run):
-        self.seen.append(run.values["learning_rate_factor"])
+        self.seen.append((run.values["learning_rate_factor"], run.values["entropy_coef_factor"]))
         if run.num_updates == 2:
             run.set_value("learning_rate_factor", 0.5)
+            run.set_value("entropy_coef_factor", 4.0)
         if run.num_updates == self.stop_at:
             run.stop("far enough")
 
@@ -145,15 +146,15 @@ def learned(directory):
 
 
 @pytest.mark.parametrize("plan", ["serial", pytest.param("device_only", marks=pytest.mark.slow)])
-def test_changed_learning_rate_survives_a_resume_to_the_bit(tmp_path, plan):
+def test_changed_values_survive_a_resume_to_the_bit(tmp_path, plan):
     changes = {"plan": plan} | ({"checkpoint_interval_updates": 1} if plan == "device_only" else {})
     slower = Slower()
     train_slower(tmp_path / "whole", [slower], **changes)
-    assert slower.seen == [1.0, 1.0, 0.5, 0.5, 0.5]
+    assert slower.seen == [(1.0, 1.0), (1.0, 1.0), (0.5, 4.0), (0.5, 4.0), (0.5, 4.0)]
     train_slower(tmp_path / "cut", [Slower(stop_at=3)], **changes)
     resumed = Slower()
     train_slower(tmp_path / "cut", [resumed], **changes)
-    assert resumed.seen == [0.5, 0.5]
+    assert resumed.seen == [(0.5, 4.0), (0.5, 4.0)]
     train_slower(tmp_path / "same", [], **changes)
     whole, cut, same = (learned(tmp_path / name) for name in ("whole", "cut", "same"))
     for name, value in whole.items():
@@ -166,7 +167,8 @@ class Wrong(jaxsrl.Callback):
 
     def on_update(self, run):
         for name, value, error in [
-            ("learning_rate", 1.0, "unknown value 'learning_rate': this run can change learning_rate_factor"),
+            ("learning_rate", 1.0, "'learning_rate': this run can change entropy_coef_factor, learning_rate_factor"),
+            ("entropy_coef_factor", -0.1, "must not be negative"),
             ("learning_rate_factor", -1.0, "must not be negative"),
             ("learning_rate_factor", float("nan"), "must be finite"),
             ("env.stage", 1.0, "unknown value"),

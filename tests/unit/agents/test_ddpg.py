@@ -12,7 +12,7 @@ from agents import td3
 from agents.api import ReplayConfig, Sample, Trajectory
 from agents.ddpg import DDPGConfig, make_ddpg, td3_config
 from agents.networks.config import NetworkConfig
-from agents.ops.schedules import set_rate_factor
+from agents.ops.schedules import set_factor
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.config.serialization import from_json
@@ -26,7 +26,7 @@ def _state(agent, actor: float, target_actor: float, critic: float, target_criti
     """Networks whose hidden layer passes positive inputs on: mu(o) = tanh(w o), Q(o, a) = v (o + a) for o + a > 0."""
     shapes = jax.eval_shape(agent.init, jax.random.key(0))
     state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    state = dataclasses.replace(state, opt_state=set_rate_factor(state.opt_state, 1.0))
+    state = dataclasses.replace(state, opt_state=set_factor(state.opt_state, "learning_rate_factor", 1.0))
 
     def set_actor(tree, weight) -> None:
         tree["params"]["torso"]["Dense_0"]["kernel"][...] = 1.0

@@ -188,7 +188,7 @@ def test_the_memory_keeps_each_trajectory_in_its_place(updated):
     states, _ = updated
     data = [trajectory(number) for number in range(3)]
     for after, places in ((1, (0, None)), (2, (0, 1)), (3, (2, 1))):
-        memory = states[after].extra
+        memory = states[after].extra["memory"]
         for place, number in enumerate(places):
             at = slice(place * STEPS, (place + 1) * STEPS)
             if number is None:
@@ -324,7 +324,7 @@ def test_the_memory_has_structure_and_types_of_the_observation():
         "robot", {"arm": (ArraySpec((2,), "float32"),), "camera": ArraySpec((3, 3, 1), "uint8"), "key": DiscreteSpec(4)},
         DiscreteSpec(2),
     )  # fmt: skip
-    kept = jax.eval_shape(ppg.make_ppg(CONFIG, spec, NETWORK).init, jax.random.key(0)).extra.observation
+    kept = jax.eval_shape(ppg.make_ppg(CONFIG, spec, NETWORK).init, jax.random.key(0)).extra["memory"].observation
     shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), kept, is_leaf=lambda x: hasattr(x, "dtype"))
     lead = (2 * STEPS, ROWS)
     assert shapes == {

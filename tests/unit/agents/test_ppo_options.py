@@ -11,7 +11,7 @@ from agents import ppo
 from agents.networks.actor_critic import make_actor_critic
 from agents.ops import popart, returns
 from agents.ops.policy_gradient import SurrogateCoefficients
-from agents.ops.schedules import ScheduleConfig
+from agents.ops.schedules import ScheduleConfig, init_factors
 from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
@@ -124,7 +124,8 @@ def test_vtrace_at_a_ratio_of_zero_moves_no_earlier_value():
 def prepared_target(data, **options):
     """Value targets of the first update at discount 0: the rewards as the loss sees them."""
     agent = ppo.make_ppo(PPOConfig(discount=0.0, gae_lambda=0.0, **options), SPEC, NETWORK)
-    prepared, _ = agent.gradient_steps.prepare(agent.init(jax.random.key(1)).params, (), data, jax.random.key(0), 0)
+    state = agent.init(jax.random.key(1))
+    prepared, _ = agent.gradient_steps.prepare(state.params, state.extra, data, jax.random.key(0), 0)
     return jax.tree.leaves(prepared, is_leaf=lambda node: isinstance(node, ppo.Minibatches))[0].batch.target_value
 
 
@@ -230,7 +231,7 @@ def test_options_out_of_range_are_rejected_by_name(change):
 
 
 def test_ppo_options_are_off_by_default():
-    assert updated(PPOConfig(num_epochs=1), trajectory())[0].extra == ()
+    assert updated(PPOConfig(num_epochs=1), trajectory())[0].extra == init_factors("entropy_coef")
 
 
 @pytest.mark.parametrize(("target", "factor"), [(1e-9, 1 / 1.5), (1e3, 1.5)])
@@ -244,7 +245,9 @@ def test_adaptive_kl_changes_the_rate_of_the_next_update(target, factor):
     second, metrics = update(first, trajectory(1), key)
     assert float(metrics["learning_rate"]) == pytest.approx(1e-3 * factor)
     plain = ppo.make_ppo(dataclasses.replace(config, adaptive_kl=None, learning_rate=1e-3 * factor), SPEC, NETWORK)
-    expected, _ = jax.jit(plain.update)(dataclasses.replace(first, extra=()), trajectory(1), key)
+    expected, _ = jax.jit(plain.update)(
+        dataclasses.replace(first, extra=init_factors("entropy_coef")), trajectory(1), key
+    )
     for one, other in zip(*map(jax.tree.leaves, (second.params, expected.params)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 

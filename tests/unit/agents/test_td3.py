@@ -14,7 +14,7 @@ import pytest
 from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.ops.n_step import first_n_step_transitions
-from agents.ops.schedules import set_rate_factor
+from agents.ops.schedules import set_factor
 from agents.td3 import TD3, TD3Config, actor_loss, build_td3, make_td3, smoothed_actions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
@@ -64,7 +64,7 @@ def _filled(state: LearnerState) -> LearnerState:
     extra = state.extra
     parts = {name: jax.tree.map(fill, getattr(extra, name)) for name in ("critic", "target_critic", "target_actor")}
     params = {**state.params, "actor": jax.tree.map(fill, state.params["actor"])}
-    opt_state = jax.device_get(set_rate_factor(state.opt_state, 1.0))
+    opt_state = jax.device_get(set_factor(state.opt_state, "learning_rate_factor", 1.0))
     return dataclasses.replace(state, params=params, opt_state=opt_state, extra=dataclasses.replace(extra, **parts))
 
 

@@ -15,6 +15,7 @@ from agents.networks import chunked_unroll
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.ops.policy_gradient import SurrogateCoefficients
+from agents.ops.schedules import init_factors
 from agents.ppo import PPOConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -98,7 +99,7 @@ def compiled(config):
 def gradient_of(config, data, params):
     """Mean gradient over the minibatches of one epoch, without a step in between."""
     _, _, _, prepare, gradient = compiled(config)
-    prepared, _ = prepare(params, (), data, jax.random.key(3), 0)
+    prepared, _ = prepare(params, init_factors("entropy_coef"), data, jax.random.key(3), 0)
     found = [gradient(params, prepared, np.int32(step)) for step in range(config.num_gradient_steps)]
     grads = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *[grads for grads, _ in found])
     return grads, float(np.mean([metrics["loss/total"] for _, metrics in found]))

@@ -68,7 +68,7 @@ def test_linear_rate_counts_skipped_steps(how):
     moments, used, reported = directions.init(state.params), [], []
     for number in range(UPDATES):
         batch = acted(agent, state.params, number)
-        prepared, _ = prepare(state.params, (), batch, jax.random.fold_in(KEY, number), number)
+        prepared, _ = prepare(state.params, state.extra, batch, jax.random.fold_in(KEY, number), number)
         grads, _ = gradient(state.params, prepared, jnp.int32(0))
         direction, moments = directions.update(grads, moments)
         before, (state, metrics) = state.params, update(state, batch, number)

@@ -7,7 +7,7 @@ import pytest
 from agents.a2c import A2CConfig, make_a2c
 from agents.networks.config import NetworkConfig
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
-from agents.ops.schedules import ScheduleConfig, adapt_rate_scale, get_rate_factor, make_schedule, set_rate_factor
+from agents.ops.schedules import ScheduleConfig, adapt_rate_scale, get_factors, init_factors, make_schedule, set_factor
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -78,10 +78,23 @@ def test_the_rate_factor_of_every_optimizer_changes_together():
     optimizer = make_optimizer(OptimizerConfig("sgd", momentum=0.0), lambda number: 0.1)
     params = {"w": jnp.ones(3)}
     states = {"actor": optimizer.init(params), "critic": optimizer.init(params)}
-    assert float(get_rate_factor(states)) == 1.0
-    states = set_rate_factor(states, 0.25)
+    assert get_factors(states) == {"learning_rate_factor": 1.0}
+    states = set_factor(states, "learning_rate_factor", 0.25)
     for state in states.values():
         steps, after = optimizer.update({"w": jnp.full(3, 2.0)}, state, params, num_updates=0)
         np.testing.assert_allclose(steps["w"], -0.1 * 0.25 * 2.0, rtol=1e-6)
-        assert float(get_rate_factor(after)) == 0.25
-    assert get_rate_factor({"other": jnp.ones(())}) is None
+        assert get_factors(after) == {"learning_rate_factor": 0.25}
+    assert get_factors({"other": jnp.ones(()), "info_factor": jnp.ones(3)}) == {}
+
+
+def test_a_factor_changes_by_its_name_alone():
+    extra = {
+        "ours": {**init_factors("entropy_coef", "other"), "target": jnp.ones(())},
+        "theirs": init_factors("entropy_coef"),
+    }
+    assert get_factors(extra) == {"entropy_coef_factor": 1.0, "other_factor": 1.0}
+    changed = set_factor(extra, "entropy_coef_factor", 0.5)
+    assert changed == {
+        "ours": {"entropy_coef_factor": 0.5, "other_factor": 1.0, "target": 1.0},
+        "theirs": {"entropy_coef_factor": 0.5},
+    }

@@ -170,7 +170,7 @@ def test_statistics_have_no_gradient_and_no_optimizer_state(updated):
     agent = ppo.make_ppo(BOTH, SPEC, NETWORK)
     steps = agent.gradient_steps
     params = states[1].params
-    prepared, _ = steps.prepare(params, (), trajectory(1), KEY, 0)
+    prepared, _ = steps.prepare(params, states[1].extra, trajectory(1), KEY, 0)
     grads, _ = jax.jit(steps.gradient)(params, prepared, np.int32(0))
     assert jax.tree.structure(grads) == jax.tree.structure(params["agent"])
     plain = jax.eval_shape(ppo.make_ppo(PLAIN, SPEC, NETWORK).init, KEY)

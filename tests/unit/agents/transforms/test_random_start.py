@@ -127,7 +127,7 @@ def test_the_first_counted_steps_have_a_ratio_of_one():
         recorded.append(extras["behavior_log_prob"])
     data = dataclasses.replace(data, action=np.stack(chosen), extras={"behavior_log_prob": np.stack(recorded)})
     steps = agent.gradient_steps
-    prepared, _ = steps.prepare(state.params, (), data, KEY, 0)
+    prepared, _ = steps.prepare(state.params, state.extra, data, KEY, 0)
     _, metrics = jax.jit(steps.gradient)(state.params, prepared, jnp.int32(0))
     assert float(metrics["policy/approx_kl"]) == pytest.approx(0.0, abs=1e-9)
     assert float(metrics["policy/clip_fraction"]) == 0.0
