@@ -1,23 +1,27 @@
-"""Routes of the page: its static files, and data of runs as JSON. GET only; only known runs and listed files."""
+"""Routes of the page: its static files, data of runs as JSON, and requests to runs. Only known runs and listed files."""
 
 import importlib.resources
+import json
 from collections.abc import Callable
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from envpool_bridge.errors import UserError
+from jaxsrl.runs import control
 from jaxsrl.runs.population import find_populations, read_population
 from jaxsrl.web.checkpoints import Checkpoints
 from jaxsrl.web.local_only import LocalOnly
-from jaxsrl.web.run_files import RunFiles
+from jaxsrl.web.run_files import RunFiles, finite
 from jaxsrl.web.runs import Runs
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _MAX_COMPARED = 16
+_MAX_BODY_BYTES = 4096
 _BYTES_PER_RESPONSE = 16 << 20  # records read for one response: about two seconds
 
 
@@ -35,6 +39,7 @@ def make_app(runs: Runs, token: str) -> LocalOnly:
         Route("/api/population", page.population),
         Route("/api/details", page.of_run(lambda run, _: JSONResponse(run.details()))),
         Route("/api/checkpoints", page.of_run(page.checkpoints)),
+        Route("/api/control", page.control, methods=["POST"]),
         Route("/api/plan.svg", page.of_run(_plan)),
         Route("/video", page.of_run(_video)),
     ]
@@ -94,6 +99,27 @@ class _Page:
 
     def checkpoints(self, run: RunFiles, request: Request) -> Response:
         return JSONResponse(self._checkpoints.of(run.path))
+
+    async def control(self, request: Request) -> Response:
+        """Sends a request to a run, as `jaxsrl control` does, and returns its answer, or why it rejects the request."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_BODY_BYTES:
+                return PlainTextResponse("the request is too long\n", 413)
+        try:
+            data = json.loads(body)
+            order = control.Request(str(data["action"]), str(data["name"]), float(data["value"]))
+            run = self._runs.get(data["run"])
+        except (ValueError, KeyError, TypeError):
+            return PlainTextResponse("expected JSON with run, action, name and value\n", 400)
+        if run is None:
+            return _not_found("there is no such run here")
+        try:
+            answer = await run_in_threadpool(control.send_request, run.path, order)
+        except UserError as error:
+            return JSONResponse({"error": str(error)})
+        return JSONResponse(finite({"text": answer.text, "status": answer.status}))
 
     def of_run(self, answer: Callable[[RunFiles, Request], Response]) -> Callable[[Request], Response]:
         """Returns a handler that finds the run of `?run=NAME`."""

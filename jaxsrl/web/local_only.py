@@ -1,4 +1,4 @@
-"""Access control of the page: requests from this machine, with the address that the command printed, read-only."""
+"""Access control of the page: requests from this machine, with the address that the command printed."""
 
 import re
 import secrets
@@ -22,7 +22,11 @@ HEADERS = {
 
 
 class LocalOnly:
-    """ASGI middleware that accepts GET requests for `/TOKEN/...` addressed to this machine, and adds the headers above."""
+    """ASGI middleware that accepts GET requests for `/TOKEN/...` addressed to this machine, and adds the headers above.
+
+    It accepts POST of JSON from the page itself. Browsers send the page's own origin with it, and ask before they send JSON
+    from another site; such questions are not answered.
+    """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
@@ -48,9 +52,19 @@ class LocalOnly:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or not _LOCAL.fullmatch(hosts[0].decode("latin-1").lower()):
             return "expected the host localhost or 127.0.0.1: open the address that `jaxsrl view` printed"
-        if scope["method"] not in ("GET", "HEAD"):
-            return "this page is read-only: expected GET"
+        if scope["method"] == "POST":
+            if not _is_from_page(scope, hosts[0]):
+                return "expected POST of JSON from the page itself: open the address that `jaxsrl view` printed"
+        elif scope["method"] not in ("GET", "HEAD"):
+            return "expected GET, or POST of a request to a run"
         first = scope["path"].lstrip("/").partition("/")[0]
         if not secrets.compare_digest(first.encode(), self._token.encode()):
             return "expected an address with this server's token: open the one that `jaxsrl view` printed"
         return ""
+
+
+def _is_from_page(scope: Scope, host: bytes) -> bool:
+    origins = [value for name, value in scope["headers"] if name == b"origin"]
+    kinds = [value for name, value in scope["headers"] if name == b"content-type"]
+    sites = [value for name, value in scope["headers"] if name == b"sec-fetch-site"]
+    return origins == [b"http://" + host] and kinds == [b"application/json"] and sites in ([], [b"same-origin"])

@@ -12,6 +12,7 @@ from jaxsrl.metrics.record_file import ELAPSED, SPEED, RecordFile
 from jaxsrl.plan.drawing.svg import plan_as_svg
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.run_directory import CONFIG, PLAN
+from jaxsrl.runs.control import control_state
 from jaxsrl.runs.summary import RECORDS, last_log_lines, newest_change, summarize_records
 
 _LOG_BYTES = 64 * 1024
@@ -39,6 +40,7 @@ class RunFiles:
             "elapsed_seconds": records.last(ELAPSED),
             "speed": records.last(SPEED),
             "changed": newest_change(self.path),
+            "control": control_state(self.path),
         }
 
     def details(self) -> dict[str, Any]:

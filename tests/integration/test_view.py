@@ -50,7 +50,7 @@ def url(runs):
         yield address
 
 
-def ask(url, path="", host=None, method="GET", headers=()):
+def ask(url, path="", host=None, method="GET", headers=(), body=None):
     """(status, headers, body) of an answer."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
@@ -59,11 +59,26 @@ def ask(url, path="", host=None, method="GET", headers=()):
         connection.putheader("Host", host or parts.netloc)
         for name, value in headers:
             connection.putheader(name, value)
-        connection.endheaders()
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
         answer = connection.getresponse()
         return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     finally:
         connection.close()
+
+
+def post_control(url, run, action, name="", value=0.0):
+    """(status, answer) of a request to a run, as the page sends it."""
+    body = json.dumps({"run": run, "action": action, "name": name, "value": value}).encode()
+    status, _, answer = ask(url, "api/control", method="POST", headers=page_headers(url), body=body)
+    return status, json.loads(answer)
+
+
+def page_headers(url, **changes):
+    parts = urlsplit(url)
+    headers = {"Origin": f"{parts.scheme}://{parts.netloc}", "Content-Type": "application/json"}
+    return [(name, value) for name, value in {**headers, "Sec-Fetch-Site": "same-origin", **changes}.items() if value]
 
 
 def ask_json(url, path):
@@ -118,6 +133,40 @@ def test_view_requires_the_token(url, token):
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_view_rejects_changing_methods(url, method):
     assert ask(url, "api/runs", method=method)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Origin": ""},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Content-Type": "text/plain"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_view_rejects_requests_from_other_sites(url, changes):
+    body = b'{"run": "first", "action": "stop", "name": "", "value": 0}'
+    status, _, answer = ask(url, "api/control", method="POST", headers=page_headers(url, **{**changes}), body=body)
+    assert (status, b"from the page itself" in answer) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"run": "nobody", "action": "stop", "name": "", "value": 0}', 404),
+        (b'{"run": "../first", "action": "stop", "name": "", "value": 0}', 404),
+        (b'{"run": "first", "action": "stop", "name": "", "value": 0}', 200),
+        (b'{"run": "first", "action": "stop", "name": "", "value": "x"}', 400),
+        (b"[]", 400),
+        (b"no json", 400),
+        (b" " * 5000, 413),
+    ],
+)
+def test_requests_to_runs_are_validated(url, body, status):
+    assert ask(url, "api/control", method="POST", headers=page_headers(url), body=body)[0] == status
 
 
 def test_responses_forbid_foreign_resources_and_frames(url):

@@ -3,6 +3,7 @@
 import { link } from "./address.js";
 import { checkpointsTab } from "./checkpoints_tab.js";
 import { configurationTab } from "./configuration_tab.js";
+import { controlPanel } from "./control_panel.js";
 import { curves } from "./curves.js";
 import { dataflowTab } from "./dataflow_tab.js";
 import { h, say } from "./dom.js";
@@ -25,7 +26,8 @@ export function runPage(store, name, asked) {
   const state = h("span"),
     about = h("span", { class: "where" }),
     notice = h("p", { class: "notice", hidden: true });
-  const tiles = h("dl", { class: "tiles" });
+  const tiles = h("dl", { class: "tiles" }),
+    control = controlPanel(name);
   const content = TABS[tab][1](store, name);
   const panel = h(
     "section",
@@ -37,6 +39,7 @@ export function runPage(store, name, asked) {
     { class: "panel" },
     h("div", { class: "title" }, h("h1", { text: name }), state, about),
     notice,
+    control.element,
     tiles,
     tabBar(name, tab),
     panel,
@@ -58,6 +61,7 @@ export function runPage(store, name, asked) {
     state.replaceChildren(stateMark(run));
     const seed = run.seed === null ? "" : `seed ${run.seed}`;
     say(about, [run.env, run.agent, run.plan, seed].filter(Boolean).join("  ·  "));
+    control.update(run);
     fillTiles(tiles, run, store.recordsOf(name));
     const { numDamaged, stride } = store.recordsOf(name);
     const told = [

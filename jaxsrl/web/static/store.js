@@ -139,6 +139,13 @@ export async function getJson(address) {
   return answer.json();
 }
 
+export async function sendJson(address, content) {
+  const headers = { "Content-Type": "application/json" };
+  const answer = await fetch(address, { method: "POST", headers, body: JSON.stringify(content), cache: "no-store" });
+  if (!answer.ok) throw new AnswerError(await answer.text());
+  return answer.json();
+}
+
 export async function getText(address) {
   const answer = await fetch(address, { cache: "no-store" });
   if (!answer.ok) throw new AnswerError(await answer.text());
