@@ -108,6 +108,17 @@ def test_datasets_are_described_scored_and_merged(capsys):
 
 
 @pytest.mark.usefixtures("here")
+def test_a_file_of_d4rl_is_converted(capsys):
+    h5py = pytest.importorskip("h5py", reason="needs the extra minari")
+    with h5py.File("walk.hdf5", "w") as data:
+        data["observations"], data["actions"] = np.zeros((4, 3)), np.zeros((4, 1))
+        data["rewards"], data["terminals"] = np.arange(4.0), np.array([False, True, False, True])
+    jaxsrl.cli.main.main(["dataset", "convert", "walk.hdf5", "--to", "jaxsrl", "--out", "set", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["env_steps"], told["episodes"], told["max_return"]) == (4, 2, 5.0)
+
+
+@pytest.mark.usefixtures("here")
 def test_the_page_of_a_dataset_lists_and_counts_episodes(capsys):
     dataset = write(Path("set<1>"), random_steps(200, 1), [200], origin={"agent": "<test>"})
     episodes = find_episodes(dataset.steps)

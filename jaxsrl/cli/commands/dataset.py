@@ -21,7 +21,7 @@ class DatasetCommand:
         action: "info" describes a dataset. "view" writes a page with its episodes and histograms of them. "verify" reads all of it
             and names damaged shards. "convert" writes a dataset of Minari, or with --to jaxsrl one from it. "merge" joins several.
             "score" sets the returns that count as 0 and 100.
-        paths: directories of datasets; with --to jaxsrl, the id or directory of one of Minari.
+        paths: directories of datasets; with --to jaxsrl, the id or directory of one of Minari, or a file of D4RL.
         out: convert, merge: directory to create; with --to minari the id, such as jaxsrl/hopper/medium-v0. view: file of the page,
             by default DATASET/view.html.
         to: convert: the format to write.
@@ -85,11 +85,16 @@ class DatasetCommand:
         return 1 if damage else 0
 
     def _convert(self) -> int:
+        from jaxsrl.datasets.d4rl import from_d4rl
         from jaxsrl.datasets.dataset import open_dataset
         from jaxsrl.datasets.minari import from_minari, to_minari
 
         if self.to == "jaxsrl":
-            from_minari(self.paths[0], Path(self.out))
+            path = Path(self.paths[0])
+            if path.is_file():
+                from_d4rl(path, Path(self.out))
+            else:
+                from_minari(self.paths[0], Path(self.out))
             self._print(Path(self.out))
             return 0
         episodes = to_minari(open_dataset(Path(self.paths[0])), self.out)
