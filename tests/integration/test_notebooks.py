@@ -38,6 +38,11 @@ SMALL = {
         "ENV_STEPS = 20_480; SIZE = 3",
         "assert evaluation.mean_return > 0.3 and 'row 0, step 0: bad observation' in refusal",
     ),
+    "07_self_play_and_ratings": (
+        "UPDATES = 60; EVERY = 10",
+        "assert len(circle) == len(learner) == 6 and int(library.count) == 7 and abs(mixture.sum() - 1.0) < 1e-5\n"
+        "assert abs(weights.sum() - 1.0) < 1e-6 and abs(ratings.rating.sum()) < 1e-3",
+    ),
     "09_datasets": (
         "ENV_STEPS = 4_096; RECORDED_STEPS = 1_000; GRADIENT_STEPS = 1_000; ONLINE_STEPS = 2_048",
         "assert mixed.num_valid_steps >= 2_000 and returns.mean() < 400.0\n"
