@@ -16,6 +16,7 @@ from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl import run_plan
+from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.cluster.learners.processes import join
 from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
@@ -36,7 +37,6 @@ from jaxsrl.plan.import_file import import_file
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.population.imitation import ImitationConfig, imitating_agent
 from jaxsrl.population.policies import PoliciesConfig, PolicyDefaults, make_multi_policy_agent, make_own_agents
-from jaxsrl.run_directory import write_json
 from jaxsrl.training.callbacks import Callback
 
 

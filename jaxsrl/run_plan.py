@@ -16,6 +16,7 @@ from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
+from jaxsrl.checkpoints.run_directory import NullRunDirectory, RunDirectory
 from jaxsrl.cluster.collectors import ClusterCollectors
 from jaxsrl.cluster.learners.collectors import ProcessCollectors
 from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
@@ -34,7 +35,6 @@ from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.plan.plan import Plan, plan_to_json
-from jaxsrl.run_directory import NullRunDirectory, RunDirectory
 from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.control import Control

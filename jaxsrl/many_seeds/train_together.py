@@ -14,6 +14,7 @@ from agents.api import Agent, AnyAgent, LearnerState
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.device_loop.loop import RowsLearner
@@ -29,7 +30,6 @@ from jaxsrl.many_seeds.program import MemberStart
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
-from jaxsrl.run_directory import RunDirectory
 from jaxsrl.run_plan import make_callbacks, make_identity, run_name
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import CONFIG, read_json
 from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.metrics.sinks import Record
-from jaxsrl.run_directory import CONFIG, read_json
 
 RUN_ID = "wandb_run_id.txt"
 """File of a run directory with the run's W&B id."""

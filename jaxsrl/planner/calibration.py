@@ -6,8 +6,8 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
+from jaxsrl.checkpoints.run_directory import read_json, write_json
 from jaxsrl.planner.simulator.scenario import Costs, Network, Scenario
-from jaxsrl.run_directory import read_json, write_json
 
 Points = tuple[tuple[int, float], ...]
 

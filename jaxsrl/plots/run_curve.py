@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import CONFIG, read_json
 from jaxsrl.metrics.evaluations import evaluation_columns, read_evaluations
 from jaxsrl.metrics.record_file import ELAPSED, RecordFile
-from jaxsrl.run_directory import CONFIG, read_json
 from jaxsrl.runs.summary import RECORDS, find_runs
 
 Columns = Mapping[str, Sequence[float] | np.ndarray]

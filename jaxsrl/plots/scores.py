@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.plots.grouping import Group
 from jaxsrl.plots.run_curve import RunCurve
-from jaxsrl.run_directory import read_json
 
 Score = Literal["last", "best", "evaluation"]
 Bounds = Mapping[str, tuple[float, float]]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import CONFIG, PROVENANCE, read_json
 from jaxsrl.metrics.record_file import ELAPSED, RecordFile
 from jaxsrl.results.curve import training_curve
-from jaxsrl.run_directory import CONFIG, PROVENANCE, read_json
 from jaxsrl.runs.state import FINISHED
 from jaxsrl.runs.summary import RECORDS, summarize
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.run_directory import CONFIG, LOCK, write_json
+from jaxsrl.checkpoints.run_directory import CONFIG, LOCK, write_json
 from jaxsrl.runs.state import is_locked
 
 CONTROL = "control"

@@ -12,11 +12,11 @@ import numpy as np
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, read_manifest, verify_files
 from jaxsrl.checkpoints.names import LEARNER
+from jaxsrl.checkpoints.run_directory import CONFIG, read_json
 from jaxsrl.checkpoints.schema import validate_manifest
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.metrics.evaluations import read_evaluations
 from jaxsrl.metrics.record_file import RecordFile
-from jaxsrl.run_directory import CONFIG, read_json
 from jaxsrl.runs.checkpoint_health import WHOLE, checkpoint_health, list_quarantine
 from jaxsrl.runs.summary import RECORDS, checkpoint_steps, is_run, summarize
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxsrl.run_directory import read_json
+from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.runs.summary import iterate_runs, run_name
 
 FILES = {"population.json": "pbt", "psro.json": "psro", "league.json": "league"}

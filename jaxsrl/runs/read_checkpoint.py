@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import CONFIG
 from jaxsrl.checkpoints.store import MANIFEST, Arrays, CheckpointStore, load_checkpoint
 from jaxsrl.models.store import MODELS, ModelStore
-from jaxsrl.run_directory import CONFIG
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ import re
 import socket
 from pathlib import Path
 
-from jaxsrl.run_directory import LOCK
+from jaxsrl.checkpoints.run_directory import LOCK
 
 RUNNING, FINISHED, STOPPED, CRASHED, EMPTY = "running", "finished", "stopped", "crashed", "empty"
 _HOLDER = re.compile(r"process (\d+) on (.+), started ")

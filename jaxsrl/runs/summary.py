@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import CONFIG, LOG, read_json
 from jaxsrl.metrics.record_file import RETURN, RecordFile
-from jaxsrl.run_directory import CONFIG, LOG, read_json
 from jaxsrl.runs.state import run_state
 
 RECORDS = "metrics.jsonl"

@@ -11,10 +11,10 @@ import jax
 from agents.api import AnyAgent, LearnerState
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.plan import Plan
-from jaxsrl.run_directory import RunDirectory
 
 
 @dataclasses.dataclass(frozen=True)

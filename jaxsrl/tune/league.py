@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.population.ratings import Results, fit_bradley_terry
-from jaxsrl.run_directory import write_json
 from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task
 from jaxsrl.tune.matchmaking import ONLY_ITSELF, Entry, Match, Role, choose_opponents, starts_again
 

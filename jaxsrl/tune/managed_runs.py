@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.run_tasks import Task
-from jaxsrl.run_directory import read_json
 
 Train = Callable[[Sequence[Task]], int]
 """Runs the tasks; returns an exit status, not 0 if it was stopped."""

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import read_json, write_json
 from jaxsrl.config.files import nest_options
 from jaxsrl.machine.run_tasks import Task, run_tasks
-from jaxsrl.run_directory import read_json, write_json
 from jaxsrl.tune.managed_runs import Train, open_state, train_task
 from jaxsrl.tune.pbt import PBTConfig, choose, first_values
 from jaxsrl.tune.space import Space, parse_space

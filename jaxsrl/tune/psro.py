@@ -14,9 +14,9 @@ from typing import Any, Literal
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.population.meta_game import Solver, nash, projected_replicator_dynamics, regret_matching, uniform
-from jaxsrl.run_directory import write_json
 from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task
 
 STATE = "psro.json"

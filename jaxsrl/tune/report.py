@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import CONFIG, read_json
 from jaxsrl.config.files import flag_name, read_config_file
-from jaxsrl.run_directory import CONFIG, read_json
 from jaxsrl.terminal.tables import print_tables
 from jaxsrl.tune.study import RESULT, Sweep, import_optuna, open_study, trial_name, trial_options
 

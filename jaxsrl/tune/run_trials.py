@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.bound_command import bound_command
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
-from jaxsrl.run_directory import read_json
 from jaxsrl.tune.study import RESULT, Sweep, import_optuna, open_study, trial_name
 
 _POLL_SECONDS = 0.2

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import read_json, write_json
 from jaxsrl.config.files import nest_options, with_file_options
 from jaxsrl.experiment import Experiment, load_experiment
-from jaxsrl.run_directory import read_json, write_json
 from jaxsrl.tune.space import Choices, Space, parse_space
 
 SWEEP, RESULT = "sweep.json", "trial.json"

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.experiment import TrainReport
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.metrics.evaluations import Evaluation
-from jaxsrl.run_directory import write_json
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
 from jaxsrl.tune.study import RESULT, import_optuna, open_study, read_sweep, trial_name, trial_options

@@ -7,11 +7,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from jaxsrl.checkpoints.run_directory import CONFIG, PLAN
 from jaxsrl.metrics.evaluations import evaluation_columns, read_evaluations
 from jaxsrl.metrics.record_file import ELAPSED, SPEED, RecordFile
 from jaxsrl.plan.drawing.svg import plan_as_svg
 from jaxsrl.plan.plan import plan_from_json
-from jaxsrl.run_directory import CONFIG, PLAN
 from jaxsrl.runs.control import control_state
 from jaxsrl.runs.summary import RECORDS, last_log_lines, newest_change, summarize_records
 

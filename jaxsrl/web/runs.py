@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from envpool_bridge.errors import UserError
-from jaxsrl.run_directory import CONFIG
+from jaxsrl.checkpoints.run_directory import CONFIG
 from jaxsrl.runs.summary import RECORDS, iterate_runs, newest_change, run_name
 from jaxsrl.web.run_files import RunFiles
 

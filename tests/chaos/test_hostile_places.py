@@ -14,8 +14,8 @@ import pytest
 import jaxsrl.checkpoints.schema as checkpoint_form
 import jaxsrl.checkpoints.store as checkpoint
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, CorruptCheckpointError, load_checkpoint, sign_manifest
-from jaxsrl.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 ARRAYS = {"w": np.arange(2000.0), "n": np.arange(3)}
@@ -53,6 +53,11 @@ assert (found, problems) == (step, [])
 np.testing.assert_array_equal(restored["w"], arrays["w"])
 print("done")
 """
+
+OPEN_DIRECTORY = (
+    "import sys; from pathlib import Path; from jaxsrl.checkpoints.run_directory import RunDirectory; "
+    "RunDirectory(Path(sys.argv[1]))"
+)
 
 
 def can_mount():
@@ -104,8 +109,7 @@ def test_full_disk_loses_only_the_checkpoint_that_did_not_fit(tmp_path):
 
 @needs_mounts
 def test_read_only_directory_is_rejected_with_advice(tmp_path):
-    code = "import sys; from jaxsrl.run_directory import RunDirectory; from pathlib import Path; RunDirectory(Path(sys.argv[1]))"
-    result = run_with_mount(tmp_path, "1m,ro", code, tmp_path / "run")
+    result = run_with_mount(tmp_path, "1m,ro", OPEN_DIRECTORY, tmp_path / "run")
     assert result.returncode == 1
     assert "Read-only file system; choose --run.directory" in result.stderr
 
@@ -131,9 +135,8 @@ def test_read_only_checkpoints_can_be_read_but_not_added(tmp_path):
 
 
 def test_second_run_in_a_directory_is_rejected(tmp_path):
-    code = "import sys; from jaxsrl.run_directory import RunDirectory; from pathlib import Path; RunDirectory(Path(sys.argv[1]))"
     with RunDirectory(tmp_path / "run") as first:
-        command = [sys.executable, "-c", code, str(first.path)]
+        command = [sys.executable, "-c", OPEN_DIRECTORY, str(first.path)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         second = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=150, check=False)
         assert second.returncode == 1

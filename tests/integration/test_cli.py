@@ -15,11 +15,11 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from experiments.ppo_cartpole import EXPERIMENT
+from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, sign_manifest
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
-from jaxsrl.run_directory import write_json
 from jaxsrl.training.run_state import begin, to_arrays
 
 NETWORK = NetworkConfig(hidden_sizes=(4,))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxsrl.cluster.ray.token import token_of
-from jaxsrl.doctor.leftovers import find_leftovers
+from jaxsrl.machine.doctor.leftovers import find_leftovers
 from tests.integration.ray_marks import RAY_MARKS
 from tests.integration.test_cluster import ray_processes, wait_for_record
 from tests.integration.test_cluster_servers import server_processes

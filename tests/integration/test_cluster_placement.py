@@ -13,7 +13,7 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.bundles import HOSTS, SERVERS, Bundle, Reserving
 from jaxsrl.cluster.ray.token import token_of
-from jaxsrl.doctor.leftovers import find_leftovers
+from jaxsrl.machine.doctor.leftovers import find_leftovers
 from tests.integration.ray_marks import RAY_MARKS
 from tests.integration.test_cluster import ray_processes, train, wait_for_record
 

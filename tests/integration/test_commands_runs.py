@@ -6,7 +6,7 @@ import os
 import pytest
 
 import jaxsrl.cli.main
-from jaxsrl.run_directory import RunDirectory
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.runs.summary import summarize
 
 

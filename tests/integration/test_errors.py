@@ -19,10 +19,10 @@ from envpool_bridge.errors import UnsupportedSpaceError
 from envpool_bridge.supervisor import forkserver
 from experiments import ppo_cartpole
 from jaxsrl import run_plan as run_module
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.config.changes import with_options
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
 from jaxsrl.machine.lifecycle import exit_on_user_error
-from jaxsrl.run_directory import RunDirectory
 from tests.support.run_configs import change_run
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import envpool_bridge
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.segment import reserve, validate_machine
 from envpool_bridge.vector_env import PoolVectorEnv
-from jaxsrl.doctor.checks import check_python
+from jaxsrl.machine.doctor.checks import check_python
 
 ROOT = Path(__file__).parents[2]
 SHORT = (

@@ -204,7 +204,9 @@ def test_partial_restore_of_other_environment_drops_replay(tmp_path):
 def test_unfit_checkpoint_keeps_the_configuration(tmp_path, monkeypatch):
     train(tmp_path, "serial", 0, 2)
     before = [(tmp_path / "run" / name).read_text() for name in ("config.json", "plan.json")]
-    monkeypatch.setattr("jaxsrl.run_directory.differences", lambda *_: [])  # as if the network were no option
+    monkeypatch.setattr(
+        "jaxsrl.checkpoints.run_directory.differences", lambda *_: []
+    )  # as if the network were no option
     with pytest.raises(UserError, match=r"another network or algorithm(.|\n)*--checkpoint\.partial-restore"):
         train(tmp_path, "single_learner_fine", 1, 4, hidden=(6,))
     assert [(tmp_path / "run" / name).read_text() for name in ("config.json", "plan.json")] == before

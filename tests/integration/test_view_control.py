@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.checkpoints.store import CheckpointStore
-from jaxsrl.run_directory import RunDirectory
 from jaxsrl.runs.control import Answer, ControlFiles
 from tests.integration.headless_chromium import chromium, find_chromium
 from tests.integration.test_control import SECONDS, start, wait_until_trains  # noqa: F401  a fixture

@@ -10,12 +10,12 @@ import pytest
 
 from envpool_bridge.shm.layout import make_layout
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.evaluations import EVALUATIONS, Evaluation, append_evaluation
 from jaxsrl.plan.cost.channel_bytes import bytes_of_plan
 from jaxsrl.plan.drawing.svg import draw_plan, plan_as_svg
 from jaxsrl.plan.policies import PLANS
-from jaxsrl.run_directory import RunDirectory
 from tests.integration.headless_chromium import chromium, find_chromium
 from tests.integration.test_view import viewing
 from tests.integration.view_runs import make_run, record

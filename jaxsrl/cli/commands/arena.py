@@ -41,9 +41,9 @@ class Arena:
     def run(self) -> int:
         """Plays all pairs, writes the files and prints the ratings."""
         from agents.api import Mode
+        from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena, rate
         from jaxsrl.plots.draw_payoffs import draw_payoffs
-        from jaxsrl.run_directory import write_json
 
         for file in (self.out, self.plot):
             if file is not None and not file.parent.is_dir():

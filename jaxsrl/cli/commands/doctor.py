@@ -21,7 +21,7 @@ class Doctor:
 
     def run(self) -> int:
         """Prints the report; the exit status is 1 if there is a problem."""
-        from jaxsrl.doctor.report import examine, print_report
+        from jaxsrl.machine.doctor.report import examine, print_report
 
         report = examine(self.runs, self.clean)
         if self.json:

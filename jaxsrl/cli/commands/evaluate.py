@@ -54,11 +54,11 @@ class Evaluate:
             return self._run_all()
         if self.out is not None:
             raise UserError("--out draws a curve over checkpoints: give --all too")
+        from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.checkpoints.store import CorruptCheckpointError
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import load_agent
         from jaxsrl.evaluation.video import Video
-        from jaxsrl.run_directory import write_json
 
         try:
             loaded = load_agent(self.path, self.partial, trust_env=self.trust_env)

@@ -27,8 +27,8 @@ class Export:
     def run(self) -> int:
         """Exports and compares with the original; the exit status is 1 if the given checkpoint is damaged."""
         from jaxsrl.checkpoints.store import CorruptCheckpointError
+        from jaxsrl.evaluation.export.export import export_policy
         from jaxsrl.evaluation.load_agent import load_agent
-        from jaxsrl.export.export import export_policy
 
         try:
             loaded = load_agent(self.path, trust_env=self.trust_env)

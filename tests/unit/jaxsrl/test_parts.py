@@ -16,6 +16,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.inference.batching import Request, compiled_sizes, group_requests
 from jaxsrl.collect.params.store import ParamsStore
@@ -25,7 +26,6 @@ from jaxsrl.config.serialization import differences, from_json, to_json
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.metrics.episodes import EpisodeTracker
-from jaxsrl.run_directory import RunDirectory
 
 
 def test_a_configuration_survives_json():

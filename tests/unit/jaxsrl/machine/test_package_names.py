@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.doctor import checks
 from jaxsrl.machine import package_names
+from jaxsrl.machine.doctor import checks
 from jaxsrl.machine.package_names import find_conflict, find_shared_names, raise_conflict
 
 ROOT = Path(__file__).parents[4]

@@ -2,8 +2,8 @@
 
 import json
 
+from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.results.record import Result
-from jaxsrl.run_directory import write_json
 
 PROVENANCE = {
     "command": "jaxsrl train ppo --env.id Hopper-v5 --run.seed 1",

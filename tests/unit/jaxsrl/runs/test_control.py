@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.run_directory import RunDirectory
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.runs.control import CONTROL, PAUSED, TRAINING, Answer, ControlFiles, Request, control_state, send_request
 
 LONG = 60.0

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jaxsrl.run_directory import LOCK, RunDirectory
+from jaxsrl.checkpoints.run_directory import LOCK, RunDirectory
 from jaxsrl.runs.state import CRASHED, EMPTY, FINISHED, RUNNING, STOPPED, is_locked, run_state
 
 BEGAN = "2026-01-01 10:00:00 starts: 100 updates"

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.machine.lifecycle import Lifecycle
-from jaxsrl.run_directory import RunDirectory
 from jaxsrl.training import train as train_module
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.train import TrainingLoop

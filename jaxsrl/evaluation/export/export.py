@@ -16,9 +16,9 @@ import numpy as np
 from agents.api import AnyAgent, Mode, Params
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
-from jaxsrl.export.act_function import ActFunction, make_act_function
-from jaxsrl.export.numpy_source import NumpySource
-from jaxsrl.export.validate_export import load_policy, validate_export
+from jaxsrl.evaluation.export.act_function import ActFunction, make_act_function
+from jaxsrl.evaluation.export.numpy_source import NumpySource
+from jaxsrl.evaluation.export.validate_export import load_policy, validate_export
 
 Target = Literal["numpy", "jax"]
 PLATFORMS = ("cpu", "cuda", "tpu")

@@ -14,7 +14,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jaxsrl.doctor.cluster_files import cluster_parents, find_dead_clusters
+from jaxsrl.machine.doctor.cluster_files import cluster_parents, find_dead_clusters
 
 _NAME = re.compile(r"(?:sem\.)?jaxsrl-(\d+)-[0-9a-f]+")
 _UNFINISHED = re.compile(r"\.\d+(\.replaced)?\.tmp")

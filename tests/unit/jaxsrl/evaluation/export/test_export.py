@@ -16,9 +16,9 @@ from agents.sac import SACConfig, make_sac
 from agents.td3 import TD3Config, make_td3
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from jaxsrl.export import export
-from jaxsrl.export.export import export_policy
-from jaxsrl.export.validate_export import load_policy
+from jaxsrl.evaluation.export import export
+from jaxsrl.evaluation.export.export import export_policy
+from jaxsrl.evaluation.export.validate_export import load_policy
 
 SMALL = NetworkConfig(hidden_sizes=(8, 8), core_size=8, core_heads=2, core_memory=4)
 VECTOR = ArraySpec((3,), "float32", -2.0, 2.0)

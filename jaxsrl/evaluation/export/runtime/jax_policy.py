@@ -6,7 +6,7 @@ import jax
 import jax.export
 import numpy as np
 
-from jaxsrl.export.runtime.base_policy import BasePolicy
+from jaxsrl.evaluation.export.runtime.base_policy import BasePolicy
 
 
 class Policy(BasePolicy):

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from envpool_bridge.errors import UserError
-from jaxsrl.export.numpy_primitives import find_expression, format_scalar, format_value
+from jaxsrl.evaluation.export.numpy_primitives import find_expression, format_scalar, format_value
 
 _CALLS = {
     "checkpoint",

@@ -13,7 +13,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.encoding import restored
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec
 from envpool_bridge.spec.tree import Tree, items, leaves, unflatten
-from jaxsrl.export.act_function import ActFunction
+from jaxsrl.evaluation.export.act_function import ActFunction
 
 TOLERANCE = 1e-4
 """Largest difference of a numpy policy's floats from the original, absolute and relative."""

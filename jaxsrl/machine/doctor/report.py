@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxsrl.doctor.checks import Check, run_checks
-from jaxsrl.doctor.leftovers import Leftover, find_leftovers
+from jaxsrl.machine.doctor.checks import Check, run_checks
+from jaxsrl.machine.doctor.leftovers import Leftover, find_leftovers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,9 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from experiments.ppo_cartpole import EXPERIMENT
+from jaxsrl.checkpoints.run_directory import LOCK, RunDirectory, read_json, write_json
 from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import to_json
-from jaxsrl.run_directory import LOCK, RunDirectory, read_json, write_json
 
 
 def saved(agent_name="ppo", **run):
@@ -43,7 +43,7 @@ def test_the_second_holder_is_refused_naming_the_first(tmp_path):
 HOLDS = """
 import sys
 from pathlib import Path
-from jaxsrl.run_directory import RunDirectory
+from jaxsrl.checkpoints.run_directory import RunDirectory
 directory = RunDirectory(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -10,11 +10,11 @@ import time
 import pytest
 
 import jaxsrl.cli.main
-from jaxsrl.doctor import checks
-from jaxsrl.doctor import report as report_module
-from jaxsrl.doctor.checks import check_open_files, check_packages, check_python, check_shared_memory, run_checks
-from jaxsrl.doctor.leftovers import Leftover, find_leftovers
-from jaxsrl.doctor.report import Report
+from jaxsrl.machine.doctor import checks
+from jaxsrl.machine.doctor import report as report_module
+from jaxsrl.machine.doctor.checks import check_open_files, check_packages, check_python, check_shared_memory, run_checks
+from jaxsrl.machine.doctor.leftovers import Leftover, find_leftovers
+from jaxsrl.machine.doctor.report import Report
 
 
 def dead_process() -> int:

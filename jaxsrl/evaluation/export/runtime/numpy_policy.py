@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxsrl.export.runtime.base_policy import BasePolicy
+from jaxsrl.evaluation.export.runtime.base_policy import BasePolicy
 
 
 class NumpyPolicy(BasePolicy):
