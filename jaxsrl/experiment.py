@@ -35,7 +35,7 @@ from jaxsrl.many_seeds.processes import this_command, train_in_processes
 from jaxsrl.many_seeds.train_together import train_together
 from jaxsrl.plan.import_file import import_file
 from jaxsrl.plan.load_plan import make_plan
-from jaxsrl.population.imitation import ImitationConfig, imitating_agent
+from jaxsrl.population.imitation import ImitationConfig, imitating_agent, taught_agent
 from jaxsrl.population.policies import PoliciesConfig, PolicyDefaults, make_multi_policy_agent, make_own_agents
 from jaxsrl.training.callbacks import Callback
 
@@ -85,6 +85,7 @@ class Experiment:
         defaults = PolicyDefaults(self.agent, self.network, make, self.run, spec.rows_per_env)
         own_agents = make_own_agents(self.policies, defaults)
         agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
+        agent = taught_agent(agent, self.imitation, spec, self.network, self.run.env_steps_per_update)
         load_policy = partial(load_agent, env=self.env)  # an expert's, for the environments of this run
         return imitating_agent(agent, self.imitation, spec, load_policy, self.run.num_updates), source, spec
 

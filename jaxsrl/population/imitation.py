@@ -1,4 +1,4 @@
-"""Imitation of an expert: its settings, the demonstrations from a dataset, and the policy of a run."""
+"""Imitation of an expert: settings, demonstrations from a dataset, and the policy of a run as expert or teacher."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,36 +8,58 @@ from typing import Any
 import jax
 import numpy as np
 
-from agents.api import AnyAgent, ReplayAgent
+from agents.api import Agent, AnyAgent, Params, ReplayAgent
+from agents.networks.actor_critic import ActorCritic
+from agents.networks.config import NetworkConfig
+from agents.networks.custom import bound_network
 from agents.ops import validate
 from agents.ops.epsilon_greedy import epsilon_schedule
 from agents.transforms.expert_labels import Expert, with_expert_labels
 from agents.transforms.imitation import GAILConfig, Steps, with_imitation
+from agents.transforms.teacher import Teacher, with_teacher
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
 from envpool_bridge.spec.tree import leaves, map_leaves
+from jaxsrl.checkpoints.manifest import CorruptCheckpointError
+from jaxsrl.checkpoints.names import LEARNER
+from jaxsrl.checkpoints.store import unflatten
+from jaxsrl.config.serialization import from_json
 from jaxsrl.datasets.dataset import open_dataset
+from jaxsrl.runs.read_checkpoint import read_saved_run
 
 _MAX_BYTES = 64 * 2**20  # they are a constant of the compiled update
 
 
 @dataclasses.dataclass(frozen=True)
 class ImitationConfig(GAILConfig):
-    """Settings of GAIL, AIRL and DAgger.
+    """Settings of GAIL, AIRL, DAgger and teachers.
 
     Attributes:
         demonstrations: directory of a dataset, whose steps the policy imitates (GAIL, AIRL); "" for the rewards of the environment.
         expert: run directory, RUN@TAG, or checkpoint, whose policy labels every step of BC (DAgger); "" for none.
         expert_acts_fraction: fraction of the run over which the probability that the expert acts falls from 1 to 0.
+        teacher: run, RUN@TAG, or checkpoint, whose policy the agent imitates while it learns from rewards; "" for none.
+        teacher_coef: weight of KL(teacher || student), nats, in the loss of the first update.
+        teacher_env_steps: env steps over which that weight falls linearly to 0; 0: it stays.
     """
 
     demonstrations: str = ""
     expert: str = ""
     expert_acts_fraction: float = 0.5
+    teacher: str = ""
+    teacher_coef: float = 1.0
+    teacher_env_steps: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.fraction(self, "expert_acts_fraction", above_zero=True)
+        validate.positive(self, "teacher_coef")
+        validate.not_negative(self, "teacher_env_steps")
+        if self.teacher and (self.demonstrations or self.expert):
+            raise UserError(
+                "a teacher goes with the environment's rewards: expected imitation.teacher without imitation.demonstrations and "
+                "imitation.expert"
+            )
         if self.demonstrations and self.expert:
             raise UserError(
                 "a policy imitates a dataset or labels of an expert: expected imitation.demonstrations or imitation.expert, "
@@ -81,6 +103,56 @@ def imitating_agent(
         else load_demonstrations(Path(config.demonstrations), spec, with_next=config.algorithm == "airl")
     )
     return with_imitation(agent, config, spec, steps)  # pyright: ignore[reportArgumentType]  rejects others
+
+
+def taught_agent(
+    agent: AnyAgent, config: ImitationConfig, spec: EnvSpec, network: Any, steps_per_update: int
+) -> AnyAgent:
+    """Returns the agent with its teacher, or the agent itself where there is none. An agent that only acts needs none.
+
+    Args:
+        agent: of the experiment.
+        config: settings.
+        spec: of the environments.
+        network: of the agent: a NetworkConfig or an ActorCritic.
+        steps_per_update: env steps of an update.
+
+    Raises:
+        UserError: the teacher's network does not fit, or see `with_teacher`.
+    """
+    if not config.teacher:
+        return agent
+    net, params = load_teacher(Path(config.teacher), spec)
+    teacher = Teacher(net, params, config.teacher_coef, -(-config.teacher_env_steps // steps_per_update))
+    if not isinstance(agent, Agent) or not isinstance(network, NetworkConfig | ActorCritic):
+        raise UserError(f"a teacher needs one policy of PPO, A2C or IMPALA: got {agent.name}")
+    return with_teacher(agent, bound_network(network, spec), teacher, spec)
+
+
+def load_teacher(path: Path, spec: EnvSpec) -> tuple[ActorCritic, Params]:
+    """Returns the network and the parameters of a run's policy.
+
+    Args:
+        path: run directory, checkpoint, or "RUN@TAG".
+        spec: of the environments in which it teaches.
+
+    Raises:
+        UserError: there is no such run, or its policy is not one network that fits these environments.
+    """
+    try:
+        saved = read_saved_run(path)
+        network = from_json(NetworkConfig, saved.metadata.get("experiment", {}).get("network") or {})
+        net = bound_network(network, spec)
+        shapes = jax.eval_shape(net.init, jax.random.key(0))
+        template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+        return net, unflatten(template, saved.arrays, f"{LEARNER}.params")
+    except CorruptCheckpointError as error:
+        raise UserError(f"imitation.teacher: damaged checkpoint {error}") from error
+    except UserError as error:
+        raise UserError(
+            f"imitation.teacher: expected a run of PPO, A2C or IMPALA in environments with these observations and actions, without "
+            f"normalization; {path}: {error}"
+        ) from error
 
 
 def _load_expert(path: Path, load_policy: Callable[[Path], Any]) -> Expert:

@@ -1,6 +1,7 @@
-"""GAIL and DAgger of whole runs: demonstrations from a dataset, labels of a run, resume, loading, and what is rejected."""
+"""GAIL, DAgger and teachers of whole runs: datasets, labels of a run, resume, loading, and what is rejected."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -164,3 +165,84 @@ def test_what_an_expert_cannot_label_is_rejected(tmp_path, expert):
             student(tmp_path / "runs", **{"expert": expert, **changes}).build()
     with pytest.raises(UserError, match="got both"):
         ImitationConfig(demonstrations="set", expert=expert)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("teacher")
+    experiment(directory, "").train(quiet=True)
+    return str(directory / "run")
+
+
+def taught(directory, teacher, updates=4, plan="serial", **options):
+    imitation = ImitationConfig(teacher=teacher, teacher_coef=2.0, teacher_env_steps=3 * 64)
+    return dataclasses.replace(experiment(directory, "", updates, plan, **options), imitation=imitation)
+
+
+def test_a_student_resumes_exactly_and_acts_without_teacher(tmp_path, teacher):
+    whole = taught(tmp_path / "whole", teacher).train(quiet=True)
+    for updates in (2, 4):
+        resumed = taught(tmp_path / "parts", teacher, updates).train(quiet=True)
+    same(resumed.state, whole.state, rtol=0, atol=0)
+    path = tmp_path / "whole" / "run"
+    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert records[-1]["imitation/teacher_coef"] == 0.0  # of the fourth update
+    config = json.loads((path / "config.json").read_text())
+    assert config["experiment"]["imitation"]["teacher"] == teacher
+    same(load_agent(path).params, whole.state.params, rtol=0, atol=0)
+    alone = experiment(tmp_path / "alone", "").train(quiet=True).state.params
+    assert not np.allclose(jax.tree.leaves(alone["actor"])[-1], jax.tree.leaves(whole.state.params["actor"])[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "changes"),
+    [
+        ("single_learner_fine", {"pool_num_workers": 2, "max_policy_lag": 0}),
+        ("multiple_learners", {"learner_num_devices": 2, "pool_num_workers": 2, "max_policy_lag": 0}),
+        ("central", {"learner_num_replicas": 2, "pool_num_workers": 2, "max_policy_lag": 0}),
+    ],
+)
+def test_every_plan_gives_the_same_student(tmp_path, teacher, plan, changes):
+    serial = taught(tmp_path / "serial", teacher).train(quiet=True)
+    other = taught(tmp_path / plan, teacher, plan=plan, **changes).train(quiet=True)
+    same(other.state.params, serial.state.params, rtol=1e-3, atol=1e-5)
+
+
+def test_teachers_that_cannot_teach_are_rejected(tmp_path, teacher, demonstrations):
+    for path, changes, message in (
+        (str(tmp_path / "none"), {}, "imitation.teacher: expected a run of PPO, A2C or IMPALA"),
+        (teacher, {"env": EnvConfig("Acrobot-v1")}, "imitation.teacher: expected a run of PPO"),
+        (teacher, {"agent": DQNConfig(epsilon_start=0.1, epsilon_end=0.1)}, "got dqn"),
+    ):
+        with pytest.raises(UserError, match=message):
+            dataclasses.replace(taught(tmp_path / "runs", path), **changes).build()
+    with pytest.raises(UserError, match="expected imitation.teacher without"):
+        ImitationConfig(teacher=teacher, demonstrations=demonstrations)
+
+
+@pytest.mark.slow
+def test_a_student_needs_fewer_env_steps_than_alone(tmp_path):
+    def learn(name, updates, **imitation):
+        env = EnvConfig("CartPole-v1", suite="jax")
+        config = PPOConfig(learning_rate=1e-3, num_epochs=4, num_minibatches=4, gae_lambda=0.9)
+        run = run_config(
+            directory=str(tmp_path),
+            name=name,
+            plan="device_only",
+            num_envs=32,
+            rollout_length=32,
+            total_env_steps=1024 * updates,
+            eval_final_episodes=100,
+        )
+        network = NetworkConfig(hidden_sizes=(64, 64), activation="tanh")
+        report = Experiment(env, config, network, run, imitation=ImitationConfig(**imitation)).train(quiet=True)
+        assert report.evaluation is not None
+        return report.evaluation.mean_return
+
+    of_teacher = learn("teacher", 200)
+    alone = learn("alone", 10)
+    student = learn("student", 10, teacher=str(tmp_path / "teacher"), teacher_coef=2.0)
+    assert of_teacher > 450.0
+    assert student > 0.9 * of_teacher
+    assert alone < 0.7 * student
