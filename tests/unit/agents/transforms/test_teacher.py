@@ -76,7 +76,8 @@ def test_its_gradient_is_that_of_the_cross_entropy(core):
     network = dataclasses.replace(NETWORK, core=core)
     plain, teacher = make_a2c(A2CConfig(), SPEC, network), teacher_of(coef=0.25)
     agent, batch, net = student(plain, teacher, network), batch_of(plain), bound_network(network, SPEC)
-    params = agent.init(KEY).params
+    state = agent.init(KEY)
+    params = state.params
     target = np.exp(log_probs(teacher.net, teacher.params, batch.observation[:-1])).astype(np.float32)
 
     def cross_entropy(params):
@@ -85,7 +86,7 @@ def test_its_gradient_is_that_of_the_cross_entropy(core):
         return jnp.sum(jnp.where(batch.valid, each, 0.0)) / batch.valid.sum()
 
     def gradient(steps, params):
-        prepared, _ = steps.prepare(params, (), batch, KEY, jnp.asarray(0))
+        prepared, _ = steps.prepare(params, state.extra, batch, KEY, jnp.asarray(0))
         return steps.gradient(params, prepared, jnp.asarray(0))[0]
 
     @jax.jit
