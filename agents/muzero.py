@@ -28,20 +28,20 @@ from agents.api import (
     Trajectory,
 )
 from agents.networks.config import NetworkConfig
-from agents.networks.muzero import MuZeroNetwork, make_muzero_network
-from agents.networks.search_actions import Choices, SearchActions, make_search_actions
+from agents.networks.consistency import ConsistencyNetwork, make_consistency_network, unrolled_consistency
+from agents.networks.model_search import SearchFn, make_search, recorded_search, search_again
+from agents.networks.muzero import MuZeroNetwork, halve_gradient, latent_of, make_muzero_network
+from agents.networks.search_actions import SearchActions, absorbing_actions, make_search_actions
 from agents.ops import validate
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
-from agents.ops.n_step import n_step_rewards, take_steps
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
 from agents.ops.target_update import periodic
 from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
-from agents.ops.unrolled_targets import UnrolledTargets, scale_gradient, shortened_returns, unrolled_targets
-from agents.search.gumbel import GumbelConfig, gumbel_search
-from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
-from agents.search.puct import PUCTConfig, puct_search
+from agents.ops.unrolled_targets import UnrolledTargets, shortened_returns, unrolled_priorities, unrolled_targets
+from agents.search.gumbel import GumbelConfig
+from agents.search.puct import PUCTConfig
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
 
@@ -65,6 +65,9 @@ class MuZeroConfig:
         discount: g, per env step.
         value_coef: Weight of the loss of values.
         reward_coef: Weight of the loss of rewards.
+        consistency_coef: Weight of the negative cosine between predicted and observed states (EfficientZero: 2). 0: without.
+        projection_size: Numbers in the vectors that the consistency loss compares.
+        value_prefix: Whether the model predicts sums of rewards over an unroll by an LSTM (EfficientZero), not each reward.
         target_update_period: Gradient steps between two copies to the target network, which bootstraps and reanalyzes.
         reanalyze_fraction: Share of the windows of each sample whose search policies are computed again (MuZero Reanalyze).
         total_updates: Trajectories of the whole run, for all schedules.
@@ -89,6 +92,9 @@ class MuZeroConfig:
     discount: float = 0.997
     value_coef: float = 0.25
     reward_coef: float = 1.0
+    consistency_coef: float = 0.0
+    projection_size: int = 256
+    value_prefix: bool = False
     target_update_period: int = 200
     reanalyze_fraction: float = 0.0
     total_updates: int = 0
@@ -99,10 +105,10 @@ class MuZeroConfig:
 
     def __post_init__(self) -> None:
         validate.at_least_one(self, "num_proposals", "latent_size", "value_limit", "unroll_steps", "n_step")
-        validate.at_least_one(self, "target_update_period")
+        validate.at_least_one(self, "target_update_period", "projection_size")
         validate.positive(self, "learning_rate", "temperature", "n_step_decay_fraction")
         validate.fraction(self, "discount", "reanalyze_fraction", "importance_sampling_exponent")
-        validate.not_negative(self, "value_coef", "reward_coef")
+        validate.not_negative(self, "value_coef", "reward_coef", "consistency_coef")
 
 
 @jax.tree_util.register_dataclass
@@ -125,7 +131,9 @@ class MuZero(NamedTuple):
     Attributes:
         config: Hyper-parameters.
         net: Representation, dynamics and prediction.
+        consistency: Networks of the consistency loss; None without it.
         actions: Actions among which nodes choose.
+        search: In the model.
         optimizer: Optimizer of the networks.
         learning_rate: Learning rate as a function of `num_updates`.
         temperature: Temperature of "puct" as a function of `num_updates`.
@@ -134,7 +142,9 @@ class MuZero(NamedTuple):
 
     config: MuZeroConfig
     net: MuZeroNetwork
+    consistency: ConsistencyNetwork | None
     actions: SearchActions
+    search: SearchFn
     optimizer: optax.GradientTransformationExtraArgs
     learning_rate: optax.Schedule
     temperature: optax.Schedule
@@ -164,7 +174,9 @@ def make_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) -> 
             config.replay,
             config.unroll_steps + config.n_step,
             sync_acting_params=partial(sync_temperature, muzero),
-            initial_priority=partial(initial_priority, muzero),
+            initial_priority=partial(
+                unrolled_priorities, unroll_steps=config.unroll_steps, n_step=config.n_step, discount=config.discount
+            ),
             transforms=(partial(reanalyze, muzero),) if config.reanalyze_fraction else (),
         ),
     )
@@ -180,13 +192,17 @@ def build_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) ->
         num_parameters=actions.num_parameters,
         num_features=actions.num_features,
         num_atoms=num_atoms(config.value_limit),
+        prefix_steps=config.unroll_steps if config.value_prefix else 0,
     )
+    compared = make_consistency_network(config.latent_size, config.projection_size) if config.consistency_coef else None
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
     is_prioritized = config.replay.priority_exponent > 0.0
     return MuZero(
         config,
         net,
+        compared,
         actions,
+        make_search(net, actions, config.discount, config.search, config.gumbel, config.puct),
         make_optimizer(config.optimizer, learning_rate),
         learning_rate,
         make_schedule(config.temperature_schedule, config.temperature, total),
@@ -197,6 +213,8 @@ def build_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) ->
 def init(muzero: MuZero, key: Array) -> LearnerState:
     """Returns the initial learner state; the target network is a copy of the network. `key` is consumed."""
     network, zero = muzero.net.init(key), jnp.zeros((), jnp.int32)
+    if muzero.consistency is not None:
+        network = {**network, "consistency": muzero.consistency.init(jax.random.fold_in(key, 1))}
     # Copied: the state is donated, and no buffer may occur in it twice.
     extra = MuZeroExtra(jax.tree.map(jnp.copy, network), jnp.copy(zero))
     params = {"network": network, "temperature": jnp.asarray(muzero.temperature(zero), jnp.float32)}
@@ -221,54 +239,8 @@ def act(
     """Returns the actions [B, ...] of a search from each observation; greedy mode searches and chooses without noise."""
     del is_first
     temperature = params["temperature"] if mode is Mode.SAMPLE else None
-    result, choices = search(muzero, params["network"], observation, keys, temperature)
-    extras = {"search_policy": result.policy, "root_value": result.value, **(choices or {})}
-    return muzero.actions.take(choices, result.action), extras, agent_state
-
-
-def search(
-    muzero: MuZero, network: Params, observation: Observation, keys: Array, temperature: Array | None
-) -> tuple[SearchResult, Choices]:
-    """Returns a search from each observation and the choices at its root.
-
-    Args:
-        muzero: The bound algorithm.
-        network: Parameters of the networks.
-        observation: [N, ...] each leaf.
-        keys: [N] typed keys, consumed.
-        temperature: Of "puct"; None searches without noise and takes the best action.
-    """
-    config, actions = muzero.config, muzero.actions
-    proposal_keys, search_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-    root = make_root(muzero, network, muzero.net.represent(network, observation), proposal_keys)
-    legal = actions.legal(observation)
-    if legal is not None:
-        root = root._replace(logits=jnp.where(legal != 0, root.logits, ILLEGAL))
-    explores = float(temperature is not None)
-    step = partial(model_step, muzero)
-    if config.search == "gumbel":
-        result = gumbel_search(step, network, root, search_keys, config.gumbel, gumbel_scale=explores)
-    else:
-        chosen = 0.0 if temperature is None else temperature
-        result = puct_search(step, network, root, search_keys, config.puct, temperature=chosen, noise=explores)
-    return result, root.latent["choices"]
-
-
-def make_root(muzero: MuZero, network: Params, state: Array, keys: Array) -> Root:
-    """Returns the node of latent states [N, D]: prior policy among its choices, value. `keys` [N] are consumed."""
-    prediction = muzero.net.predict(network, state)
-    choices, logits = muzero.actions.propose(prediction.policy, keys)
-    return Root(logits, two_hot_mean(prediction.value), {"state": state, "choices": choices})
-
-
-def model_step(muzero: MuZero, network: Params, latent: Latent, action: Array, key: Array) -> ModelStep:
-    """Returns the model's step by choice number `action` [N] of each node. `key` is consumed."""
-    actions = muzero.actions
-    taken = actions.features(actions.take(latent["choices"], action))
-    state, reward = muzero.net.advance(network, latent["state"], taken)
-    node = make_root(muzero, network, state, jax.random.split(key, action.shape[0]))
-    discount = jnp.full(action.shape, muzero.config.discount, jnp.float32)
-    return ModelStep(two_hot_mean(reward), discount, node.logits, node.value, node.latent)
+    result, choices = muzero.search(params["network"], observation, keys, temperature)
+    return muzero.actions.take(choices, result.action), recorded_search(result, choices), agent_state
 
 
 def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
@@ -278,7 +250,7 @@ def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> t
     """
     window = sample.trajectory
     targets = value_targets(muzero, state.extra.target, window, state.num_updates)
-    window = replace_actions(muzero, window, targets.acted, key)
+    window = absorbing_actions(muzero.actions, window, targets.acted, key)
     importance = importance_weights(sample.probability, sample.num_windows, muzero.beta(state.num_updates))
     gradient = jax.grad(partial(loss, muzero), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], window, targets, importance)
@@ -301,13 +273,6 @@ def value_targets(muzero: MuZero, target: Params, window: Trajectory, num_update
     )
 
 
-def replace_actions(muzero: MuZero, window: Trajectory, acted: Array, key: Array) -> Trajectory:
-    """Returns the K + 1 first steps' actions, random where `acted` [K+1, N] is 0. `key` is consumed."""
-    random = muzero.actions.uniform(key, acted.shape)
-    taken = acted.reshape(acted.shape + (1,) * (random.ndim - 2)) > 0
-    return dataclasses.replace(window, action=jnp.where(taken, window.action[: acted.shape[0]], random))
-
-
 def loss(
     muzero: MuZero, params: Params, window: Trajectory, targets: UnrolledTargets, importance: Array
 ) -> tuple[Array, tuple[Metrics, Array]]:
@@ -319,8 +284,9 @@ def loss(
     limit, depth = config.value_limit, config.unroll_steps
     first, actions = jax.tree.map(lambda leaf: leaf[0], window.observation), muzero.actions.features(window.action)
     state = net.represent(params, first)
+    rewards = jnp.cumsum(targets.reward, axis=0) if config.value_prefix else targets.reward
     losses = {name: jnp.zeros_like(importance) for name in ("reward", "value", "policy")}
-    first_value = losses["value"]
+    first_value, states = losses["value"], []
     for k in range(depth + 1):
         share = 1.0 if k == 0 else 1.0 / depth
         prediction = net.predict(params, state)
@@ -330,9 +296,15 @@ def loss(
         if k == 0:
             first_value = jax.lax.stop_gradient(two_hot_mean(prediction.value))
         if k < depth:
-            state, reward = net.advance(params, scale_gradient(state, 0.5), actions[k])
-            losses["reward"] += targets.known[k] / depth * cross_entropy(reward, two_hot(targets.reward[k], limit))
+            state, reward = net.advance(params, halve_gradient(state), actions[k])
+            losses["reward"] += targets.known[k] / depth * cross_entropy(reward, two_hot(rewards[k], limit))
+            states.append(latent_of(state))
     total = losses["policy"] + config.value_coef * losses["value"] + config.reward_coef * losses["reward"]
+    if muzero.consistency is not None:
+        losses["consistency"] = unrolled_consistency(
+            muzero.consistency, net, params, window.observation, jnp.stack(states), targets.acted[1:]
+        )
+        total += config.consistency_coef * losses["consistency"]
     mean = partial(weighted_mean, weight=targets.known[0])
     priority = jnp.abs(first_value - targets.value[0]) * targets.known[0]
     metrics = {f"loss/{name}": mean(part) for name, part in losses.items()}
@@ -363,36 +335,10 @@ def apply_gradient(muzero: MuZero, state: LearnerState, grads: Params) -> tuple[
     return LearnerState({**state.params, "network": network}, opt_state, state.num_updates, extra), metrics
 
 
-def initial_priority(muzero: MuZero, steps: Trajectory) -> Array:
-    """Returns [T, B] priorities of the windows that start at the first T of T + K + n - 1 steps, from values of the search.
-
-    The value after the last step is not recorded; the value of the last observation replaces it.
-    """
-    config, value = muzero.config, steps.extras["root_value"]
-    ends = (steps.terminated, steps.truncated, steps.valid)
-    sums = n_step_rewards(steps.reward, *ends, discount=config.discount, n_step=config.n_step)
-    bootstrap = take_steps(value, jnp.minimum(sums.position, value.shape[0] - 1))
-    error = jnp.abs(sums.reward + sums.discount * bootstrap - value)
-    windows = value.shape[0] - (config.unroll_steps + config.n_step) + 1
-    return jnp.where(steps.valid, error, 0.0)[:windows]
-
-
 def reanalyze(muzero: MuZero, params: Params, extra: MuZeroExtra, sample: Sample, key: Array) -> Sample:
-    """Returns the sample with new search policies in a share of its windows, by the target network.
-
-    Source: Schrittwieser et al. 2020, appendix H.
-    """
+    """Returns the sample with new search policies in a share of its windows, by the target network (appendix H)."""
     del params
     window, num_states = sample.trajectory, muzero.config.unroll_steps + 1
     num_windows = max(1, round(muzero.config.reanalyze_fraction * sample.probability.shape[0]))
-    observation = jax.tree.map(
-        lambda leaf: leaf[:num_states, :num_windows].reshape(-1, *leaf.shape[2:]), window.observation
-    )
-    keys = jax.random.split(key, num_states * num_windows)
-    result, choices = search(muzero, extra.target, observation, keys, jnp.ones(()))
-    renewed = {"search_policy": result.policy, "root_value": result.value, **(choices or {})}
-    extras = dict(window.extras)
-    for name, values in renewed.items():
-        shaped = values.reshape(num_states, num_windows, *values.shape[1:])
-        extras[name] = extras[name].at[:num_states, :num_windows].set(shaped)
+    extras = search_again(muzero.search, extra.target, window, num_states, num_windows, key)
     return dataclasses.replace(sample, trajectory=dataclasses.replace(window, extras=extras))

@@ -1,11 +1,12 @@
 """MuZero's networks: representation, dynamics and prediction, over a latent vector.
 
 Source: Schrittwieser et al. 2020 (arXiv:1911.08265), section 3 and appendix F. Images pass through a torso to a vector, too; the
-paper keeps them as planes.
+paper keeps them as planes. Value prefix: Ye et al. 2021 (arXiv:2111.00210, EfficientZero), section 4.2.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,10 +17,32 @@ from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig, validate_critic_sizes
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.torsos.mlp import MLP
+from agents.ops.two_hot import two_hot_mean
+from agents.ops.unrolled_targets import scale_gradient
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
 _SMALL_GAIN = 0.01  # initial policies are near uniform, initial values and rewards near 0
+
+
+class PrefixState(NamedTuple):
+    """State of a model whose reward head predicts a value prefix: the sum of rewards since the last start of its memory.
+
+    Attributes:
+        latent: [..., D] float32.
+        memory: Carry of the reward head's LSTM, two arrays [..., H].
+        prefix: [...] float32, expected sum of the rewards so far.
+        num_steps: [...] float32, steps of the model since the memory's start.
+    """
+
+    latent: Array
+    memory: tuple[Array, Array]
+    prefix: Array
+    num_steps: Array
+
+
+ModelState = Array | PrefixState
+"""Latent states [..., D], with the memory of a value prefix if the model has one."""
 
 
 class Prediction(NamedTuple):
@@ -39,16 +62,16 @@ class MuZeroNetwork(NamedTuple):
 
     Attributes:
         init: Returns parameters; the key is consumed.
-        represent: Maps (params, observation [..., *leaf]) to latent states [..., D] in [0, 1].
-        advance: Maps (params, latent [..., D], action features [..., F]) to the next latent [..., D] and logits of the reward
-            [..., K].
-        predict: Maps (params, latent [..., D]) to policy and value.
+        represent: Maps (params, observation [..., *leaf]) to states, whose latents [..., D] are in [0, 1].
+        advance: Maps (params, state, action features [..., F]) to the next state and logits [..., K] of the reward, or of the
+            value prefix.
+        predict: Maps (params, state) to policy and value.
     """
 
     init: Callable[[Array], Params]
-    represent: Callable[[Params, Observation], Array]
-    advance: Callable[[Params, Array, Array], tuple[Array, Array]]
-    predict: Callable[[Params, Array], Prediction]
+    represent: Callable[[Params, Observation], ModelState]
+    advance: Callable[[Params, ModelState, Array], tuple[ModelState, Array]]
+    predict: Callable[[Params, ModelState], Prediction]
 
 
 class _Dynamics(nn.Module):
@@ -57,10 +80,12 @@ class _Dynamics(nn.Module):
     num_atoms: int
 
     @nn.compact
-    def __call__(self, latent: Array, action: Array) -> tuple[Array, Array]:
+    def __call__(self, latent: Array, action: Array, memory: Any = None) -> tuple[Array, Any, Array]:
         hidden = MLP(self.config.hidden_sizes, self.config.layers)(jnp.concatenate([latent, action], axis=-1))
         change = nn.Dense(self.latent_size, kernel_init=nn.initializers.orthogonal(1.0), name="latent")(hidden)
-        return scale_latent(latent + change), _small_head(self.num_atoms, "reward")(hidden)
+        if memory is not None:
+            memory, hidden = nn.OptimizedLSTMCell(hidden.shape[-1], name="prefix")(memory, hidden)
+        return scale_latent(latent + change), memory, _small_head(self.num_atoms, "reward")(hidden)
 
 
 class _Prediction(nn.Module):
@@ -88,6 +113,7 @@ def make_muzero_network(
     num_parameters: int,
     num_features: int,
     num_atoms: int,
+    prefix_steps: int = 0,
 ) -> MuZeroNetwork:
     """Returns the networks: the torso of `config` and a linear layer to the latent, and dense layers of its `hidden_sizes`.
 
@@ -98,6 +124,7 @@ def make_muzero_network(
         num_parameters: P, of the policy.
         num_features: F, of an action.
         num_atoms: K, of values and rewards.
+        prefix_steps: Steps after which the memory of a value prefix starts anew; 0 predicts each reward by itself.
 
     Raises:
         UserError: The network is recurrent, has sizes of a critic, or does not fit the observations.
@@ -116,22 +143,65 @@ def make_muzero_network(
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 3)
         latent = jnp.zeros((1, latent_size))
+        memory = _start(latent, config.hidden_sizes[-1]).memory if prefix_steps else None
         return {
             "representation": representation.init(keys[0]),
-            "dynamics": dynamics.init(keys[1], latent, jnp.zeros((1, num_features))),
+            "dynamics": dynamics.init(keys[1], latent, jnp.zeros((1, num_features)), memory),
             "prediction": prediction.init(keys[2], latent),
         }
 
-    def represent(params: Params, observation: Observation) -> Array:
-        return scale_latent(representation.outputs(params["representation"], observation)["latent"])
+    def represent(params: Params, observation: Observation) -> ModelState:
+        latent = scale_latent(representation.outputs(params["representation"], observation)["latent"])
+        return _start(latent, config.hidden_sizes[-1]) if prefix_steps else latent
 
-    def advance(params: Params, latent: Array, action: Array) -> tuple[Array, Array]:
-        return dynamics.apply(params["dynamics"], latent, action)  # pyright: ignore[reportReturnType]
+    def advance(params: Params, state: ModelState, action: Array) -> tuple[ModelState, Array]:
+        return _advance(partial(dynamics.apply, params["dynamics"]), state, action, prefix_steps)
 
-    def predict(params: Params, latent: Array) -> Prediction:
-        return prediction.apply(params["prediction"], latent)  # pyright: ignore[reportReturnType]
+    def predict(params: Params, state: ModelState) -> Prediction:
+        return prediction.apply(params["prediction"], latent_of(state))  # pyright: ignore[reportReturnType]
 
     return MuZeroNetwork(init, represent, advance, predict)
+
+
+def _start(latent: Array, memory_size: int) -> PrefixState:
+    """Returns states with an empty memory of the value prefix."""
+    zeros = jnp.zeros((*latent.shape[:-1], memory_size))
+    return PrefixState(latent, (zeros, zeros), zeros[..., 0], zeros[..., 0])
+
+
+def _advance(
+    dynamics: Callable[..., Any], state: ModelState, action: Array, prefix_steps: int
+) -> tuple[ModelState, Array]:
+    """Returns the next state and logits; the memory starts anew after `prefix_steps` steps."""
+    if not isinstance(state, PrefixState):
+        latent, _, logits = dynamics(state, action)
+        return latent, logits
+    latent, memory, logits = dynamics(state.latent, action, state.memory)
+    following = PrefixState(latent, memory, two_hot_mean(logits), state.num_steps + 1.0)
+    ends = following.num_steps >= prefix_steps
+
+    def restart(old: Array, new: Array) -> Array:
+        return jnp.where(ends.reshape(ends.shape + (1,) * (old.ndim - ends.ndim)), new, old)
+
+    return jax.tree.map(restart, following, _start(latent, memory[0].shape[-1])), logits
+
+
+def latent_of(state: ModelState) -> Array:
+    """Returns the latent vectors [..., D] of states."""
+    return state.latent if isinstance(state, PrefixState) else state
+
+
+def expected_reward(state: ModelState, logits: Array) -> Array:
+    """Returns the reward [...] of a step from a state, from what `advance` predicts."""
+    mean = two_hot_mean(logits)
+    return mean - state.prefix if isinstance(state, PrefixState) else mean
+
+
+def halve_gradient(state: ModelState) -> ModelState:
+    """Returns the state, with the gradient of its latent vector multiplied by 0.5 (appendix G)."""
+    if isinstance(state, PrefixState):
+        return state._replace(latent=scale_gradient(state.latent, 0.5))
+    return scale_gradient(state, 0.5)
 
 
 def scale_latent(latent: Array) -> Array:

@@ -4,6 +4,7 @@ Source of the proposals: Hubert et al. 2021 (arXiv:2104.06303, Sampled MuZero), 
 2024 (arXiv:2403.00564, EfficientZero V2), appendix.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.api import Action, Array, Observation
+from agents.api import Action, Array, Observation, Trajectory
 from agents.distributions import distribution_for, find_mask
 from agents.ops.action_scaling import continuous_actions
 from envpool_bridge.errors import UserError
@@ -153,3 +154,17 @@ def _one_hot_features(leaf: MultiDiscreteSpec) -> tuple[Callable[[Action], Array
         return jax.random.randint(key, (*shape, *leaf.shape), 0, jnp.reshape(jnp.array(sizes), leaf.shape), leaf.dtype)
 
     return features, sum(sizes), uniform
+
+
+def absorbing_actions(actions: SearchActions, window: Trajectory, acted: Array, key: Array) -> Trajectory:
+    """Returns windows of the K + 1 first steps' actions, random where `acted` [K+1, N] is 0: a terminal state absorbs all.
+
+    Args:
+        actions: Of the environment.
+        window: N windows.
+        acted: 1 where an action was chosen.
+        key: Consumed.
+    """
+    random = actions.uniform(key, acted.shape)
+    taken = acted.reshape(acted.shape + (1,) * (random.ndim - 2)) > 0
+    return dataclasses.replace(window, action=jnp.where(taken, window.action[: acted.shape[0]], random))

@@ -77,6 +77,26 @@ def unrolled_targets(
     )
 
 
+def unrolled_priorities(steps: Trajectory, *, unroll_steps: int, n_step: int, discount: float) -> Array:
+    """Returns [T, B] priorities of the windows that start at the first T of T + K + n - 1 steps, from values of the search.
+
+    The value after the last step is not recorded; the value of the last observation replaces it.
+
+    Args:
+        steps: With the extra "root_value".
+        unroll_steps: K.
+        n_step: n, rewards of a return before it bootstraps.
+        discount: g, per env step.
+    """
+    value = steps.extras["root_value"]
+    ends = (steps.terminated, steps.truncated, steps.valid)
+    sums = n_step_rewards(steps.reward, *ends, discount=discount, n_step=n_step)
+    bootstrap = take_steps(value, jnp.minimum(sums.position, value.shape[0] - 1))
+    error = jnp.abs(sums.reward + sums.discount * bootstrap - value)
+    windows = value.shape[0] - (unroll_steps + n_step) + 1
+    return jnp.where(steps.valid, error, 0.0)[:windows]
+
+
 def shortened_returns(age: Array, n_step: int, fraction: float, total_updates: int) -> Array:
     """Returns [N] int32, the n of windows by their age: one less after each `fraction` of the run, at least 1.
 

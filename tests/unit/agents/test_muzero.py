@@ -12,16 +12,15 @@ from agents.api import Mode, Sample, Trajectory
 from agents.muzero import (
     MuZeroConfig,
     build_muzero,
-    initial_priority,
     loss,
     make_muzero,
     reanalyze,
-    replace_actions,
-    search,
     value_targets,
 )
 from agents.networks.config import NetworkConfig
-from agents.networks.search_actions import make_search_actions
+from agents.networks.consistency import make_consistency_network
+from agents.networks.muzero import expected_reward
+from agents.networks.search_actions import absorbing_actions, make_search_actions
 from agents.ops.two_hot import two_hot, two_hot_mean
 from agents.ops.unrolled_targets import scale_gradient
 from agents.search.gumbel import GumbelConfig
@@ -112,6 +111,125 @@ def test_loss_equals_a_loop_over_windows(spec):
     assert float(metrics["loss/total"]) == float(total)
 
 
+def numpy_lstm(params, carry, x):
+    """A step of an LSTM, gates input, forget, cell, output, as Hochreiter and Schmidhuber 1997 with the forget gate of 2000."""
+    cell, hidden = carry
+    gates = {name: x @ params[f"i{name}"]["kernel"] + hidden @ params[f"h{name}"]["kernel"] for name in "ifgo"}
+    gates = {name: value + params[f"h{name}"]["bias"] for name, value in gates.items()}
+    opened = {name: 1 / (1 + np.exp(-gates[name])) for name in "ifo"}
+    cell = opened["f"] * cell + opened["i"] * np.tanh(gates["g"])
+    return cell, opened["o"] * np.tanh(cell)
+
+
+def test_value_prefixes_are_sums_of_rewards_of_an_lstm():
+    muzero = build_muzero(dataclasses.replace(CONFIG, value_prefix=True), DISCRETE, NETWORK)
+    net, network = muzero.net, muzero.net.init(jax.random.key(0))
+    layers = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network["dynamics"]["params"])
+    layers["reward"]["kernel"] *= 100.0  # rewards that differ
+    network["dynamics"]["params"] = jax.tree.map(jnp.float32, layers)
+    state = net.represent(network, np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32))
+    features = muzero.actions.features(jnp.arange(N) % ACTIONS)
+    carry, total = (np.zeros((N, 8)), np.zeros((N, 8))), np.zeros(N)
+    for step in range(2 * K):  # the memory starts anew after K steps
+        if step == K:
+            carry, total = (np.zeros((N, 8)), np.zeros((N, 8))), np.zeros(N)
+        inputs = np.concatenate([np.asarray(state.latent), np.asarray(features)], axis=-1)
+        hidden = np.tanh(inputs @ layers["MLP_0"]["Dense_0"]["kernel"] + layers["MLP_0"]["Dense_0"]["bias"])
+        carry = numpy_lstm(layers["prefix"], carry, hidden)
+        prefix = two_hot_mean(
+            jnp.asarray(carry[1] @ layers["reward"]["kernel"] + layers["reward"]["bias"], jnp.float32)
+        )
+        before, (state, logits) = state, net.advance(network, state, features)
+        np.testing.assert_allclose(expected_reward(before, logits), prefix - total, rtol=1e-3, atol=1e-4)
+        total = np.asarray(prefix)
+    assert np.ptp(total) > 0.01
+
+
+def test_value_prefix_loss_has_summed_targets():
+    config = dataclasses.replace(CONFIG, value_prefix=True)
+    muzero = build_muzero(config, DISCRETE, NETWORK)
+    network, net = muzero.net.init(jax.random.key(0)), muzero.net
+    window = windows(make_muzero(config, DISCRETE, NETWORK), DISCRETE)
+    targets = value_targets(muzero, network, window, jnp.int32(0))
+    _, (metrics, _) = loss(muzero, network, window, targets, np.ones(N, np.float32))
+    features, expected = muzero.actions.features(window.action), []
+    for row in range(N):
+        state, total, part = net.represent(network, window.observation[0, row]), 0.0, 0.0
+        for k in range(K):
+            state, logits = net.advance(network, state, features[k, row])
+            total += float(targets.reward[k, row])
+            part += targets.known[k, row] / K * cross_entropy(logits, two_hot(jnp.float32(total), config.value_limit))
+        expected.append(part)
+    np.testing.assert_allclose(metrics["loss/reward"], np.average(expected, weights=targets.known[0]), rtol=1e-5)
+
+
+def test_consistency_loss_equals_a_loop_over_windows():
+    config = dataclasses.replace(CONFIG, consistency_coef=2.0, projection_size=6)
+    muzero, plain = build_muzero(config, DISCRETE, NETWORK), build_muzero(CONFIG, DISCRETE, NETWORK)
+    network, net = make_muzero(config, DISCRETE, NETWORK).init(jax.random.key(0)).params["network"], muzero.net
+    window = windows(make_muzero(config, DISCRETE, NETWORK), DISCRETE)
+    targets = value_targets(muzero, network, window, jnp.int32(0))
+    one = np.ones(N, np.float32)
+    total, (metrics, _) = loss(muzero, network, window, targets, one)
+    features, expected = muzero.actions.features(window.action), []
+    for row in range(N):
+        state, part = net.represent(network, window.observation[0, row]), 0.0
+        for k in range(K):
+            state, _ = net.advance(network, state, features[k, row])
+            ahead = dense_layers(network["consistency"]["projector"]["params"], state)
+            ahead = dense_layers(network["consistency"]["predictor"]["params"], ahead)
+            seen = net.represent(network, window.observation[k + 1, row])
+            seen = dense_layers(network["consistency"]["projector"]["params"], seen)
+            cosine = ahead @ seen / np.linalg.norm(ahead) / np.linalg.norm(seen)
+            part -= targets.acted[k + 1, row] / K * cosine
+        expected.append(part)
+    mean = np.average(expected, weights=targets.known[0])
+    np.testing.assert_allclose(metrics["loss/consistency"], mean, rtol=1e-4)
+    np.testing.assert_allclose(total, loss(plain, network, window, targets, one)[0] + 2.0 * mean, rtol=1e-4)
+
+
+def dense_layers(params, x):
+    x = np.asarray(x, np.float64)
+    count = sum(name.startswith("Dense") for name in params)
+    for number in range(count):
+        x = x @ np.asarray(params[f"Dense_{number}"]["kernel"]) + np.asarray(params[f"Dense_{number}"]["bias"])
+        if number < count - 1:
+            x = (x - x.mean()) / np.sqrt(x.var() + 1e-6)
+            norm = params[f"LayerNorm_{number}"]
+            x = np.maximum(x * np.asarray(norm["scale"]) + np.asarray(norm["bias"]), 0.0)
+    return x
+
+
+def test_no_gradient_flows_into_observed_states():
+    consistency = make_consistency_network(5, 6)
+    params = consistency.init(jax.random.key(0))
+    predicted, observed = np.random.default_rng(0).normal(size=(2, N, 5)).astype(np.float32)
+    gradient = jax.grad(lambda *states: consistency.loss(params, *states).sum(), argnums=(0, 1))(predicted, observed)
+    assert np.abs(gradient[0]).min() > 0.0
+    np.testing.assert_array_equal(gradient[1], np.zeros((N, 5)))
+
+
+def test_search_and_update_with_efficientzero_parts():
+    config = dataclasses.replace(
+        CONFIG,
+        consistency_coef=2.0,
+        value_prefix=True,
+        reanalyze_fraction=0.5,
+        n_step_decay_fraction=0.3,
+        total_updates=9,
+    )
+    agent = make_muzero(config, DISCRETE, NETWORK)
+    state = agent.init(jax.random.key(0))
+    sample = Sample(windows(agent, DISCRETE), jnp.full(N, 0.1), jnp.int32(10))
+    sample = agent.data.transforms[0](state.params, state.extra, sample, jax.random.key(1))
+    learned, metrics, priority = jax.jit(agent.update)(state, sample, jax.random.key(2))
+    changed = jax.tree.map(
+        lambda a, b: float(jnp.abs(a - b).max()) > 0, state.params["network"], learned.params["network"]
+    )
+    assert all(any(jax.tree.leaves(part)) for part in changed.values())
+    assert np.isfinite([*metrics.values(), *priority]).all()
+
+
 def test_the_gradient_into_a_step_of_the_model_is_halved():
     assert float(jax.grad(lambda x: scale_gradient(x, 0.5) ** 2)(3.0)) == 3.0
     assert float(scale_gradient(jnp.array(3.0), 0.5)) == 3.0
@@ -125,7 +243,7 @@ def test_actions_after_the_end_of_an_episode_are_random_ones(spec):
     acted = np.ones((K + 1, rows), np.float32)
     acted[1:, ::2] = 0.0
     window = Trajectory((), (), recorded, (), (), (), (), (), {})
-    action = np.asarray(replace_actions(muzero, window, acted, jax.random.key(0)).action)
+    action = np.asarray(absorbing_actions(muzero.actions, window, acted, jax.random.key(0)).action)
     assert (action.dtype, action.shape) == (np.dtype(leaf.dtype), (K + 1, rows, *leaf.shape))
     assert (action[acted > 0] == 1).all()
     random = action[acted == 0]
@@ -204,14 +322,13 @@ def test_act_records_the_choices_and_takes_one_of_them(spec):
 
 def test_initial_priorities_are_errors_of_the_recorded_values():
     agent, rollout = make_muzero(CONFIG, DISCRETE, NETWORK), 3
-    muzero, steps = build_muzero(CONFIG, DISCRETE, NETWORK), rollout + L - 1
+    steps = rollout + L - 1
     ones = np.ones((steps, 1), np.float32)
     never = np.zeros((steps, 1), bool)
     value = np.arange(steps, dtype=np.float32)[:, None]
     trajectory = Trajectory((), never, (), ones, never, never, ~never, never, {"root_value": value})
     g = CONFIG.discount
     expected = [abs(1 + g + g**2 * (t + 2) - t) for t in range(rollout)]
-    np.testing.assert_allclose(initial_priority(muzero, trajectory)[:, 0], expected, rtol=1e-5)
     np.testing.assert_allclose(agent.data.initial_priority(trajectory)[:, 0], expected, rtol=1e-5)
 
 
@@ -227,7 +344,7 @@ def test_reanalysis_searches_a_share_of_the_windows_anew():
         np.testing.assert_array_equal(renewed[name][:, 3:], old[name][:, 3:])
         np.testing.assert_array_equal(renewed[name][K + 1 :], old[name][K + 1 :])
     flat = jax.tree.map(lambda leaf: leaf[: K + 1, :3].reshape(-1, 4), window.observation)
-    result, _ = search(muzero, state.extra.target, flat, jax.random.split(key, 3 * (K + 1)), jnp.ones(()))
+    result, _ = muzero.search(state.extra.target, flat, jax.random.split(key, 3 * (K + 1)), jnp.ones(()))
     np.testing.assert_allclose(renewed["search_policy"][: K + 1, :3].reshape(-1, ACTIONS), result.policy, atol=1e-6)
     assert len(agent.data.transforms) == 1
     assert make_muzero(CONFIG, DISCRETE, NETWORK).data.transforms == ()
