@@ -89,7 +89,7 @@ def run(
     source = make_env(env)
     callbacks = [*make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
     spec = spec or source.spec()
-    plan = add_agent_fragments(plan, agent, config.local_replay_memory)
+    plan = add_agent_fragments(plan, agent, config.local_replay_memory, *config.replay.preparation)
     identity = make_identity(agent, experiment, config, spec)
     path = Path(config.directory) / run_name(config, agent, spec)
     with contextlib.ExitStack() as held:

@@ -63,7 +63,7 @@ class ClusterCollectors(CollectorFactory):
             return super().open_replay(agent)
         self._replay.wait_until_started()
         mesh = RemoteReplayMesh(devices_of(self._setup.plan.learner))
-        return HostReplay(agent, mesh, self._setup.keys.update, self._replay)
+        return HostReplay(agent, mesh, self._setup.keys.update, self._replay, self.open_preparer(agent))
 
     def close(self, failure: BaseException | None) -> None:
         self._opened.close()

@@ -136,9 +136,23 @@ class ReplayMemoryConfig:
     Attributes:
         memory: "device" stores experience in the memory of the learning devices; "host" in that of this machine, which is
             larger; "cluster" in that of another node. The samples are the same.
+        prepare_devices: devices that apply the agent's transforms to samples (reanalysis), beside the learner; 0 lets the learner
+            do it. They need experience outside the learner's devices.
+        prepare_lag: gradient steps by which the parameters of these devices may be behind the learner's, and samples that are
+            prepared ahead.
     """
 
     memory: Literal["device", "host", "cluster"] = "device"
+    prepare_devices: int = 0
+    prepare_lag: int = 0
+
+    def __post_init__(self) -> None:
+        validate_at_least(0, "replay", prepare_devices=self.prepare_devices, prepare_lag=self.prepare_lag)
+
+    @property
+    def preparation(self) -> tuple[int, int]:
+        """Returns the devices that prepare samples, and the lag of their parameters in gradient steps."""
+        return self.prepare_devices, self.prepare_lag
 
     @property
     def is_remote(self) -> bool:

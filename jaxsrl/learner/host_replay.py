@@ -13,6 +13,7 @@ from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample, Trajec
 from envpool_bridge.shm.slots import SlotViews
 from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite
 from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
+from jaxsrl.learner.sample_preparer import SamplePreparer
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.client import ReplayClient, UpdateKeys
@@ -34,20 +35,29 @@ class HostReplayMesh(LearnerMesh):
 class HostReplay:
     """Counterpart of a compiled update: inserts a trajectory and runs the gradient steps that are due.
 
-    The same key gives the samples of replay on a device. Thread-safety: one thread.
+    The same key gives the samples of replay on a device. Sample n of an update is prepared with the state before its gradient
+    step max(0, n - lag), where lag is 0 without a preparer. Thread-safety: one thread.
 
     Args:
         agent: agent to train, for single frames.
         mesh: learning devices.
         run_key: the number of updates is folded into it.
         experience: replay to sample from; closed with this.
+        preparer: of samples, on other devices; closed with this. None prepares them in the program of the gradient step.
 
     Attributes:
         mesh: learning devices.
     """
 
-    def __init__(self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: ReplayClient) -> None:
-        self.mesh = mesh
+    def __init__(
+        self,
+        agent: ReplayAgent,
+        mesh: HostReplayMesh,
+        run_key: Array,
+        experience: ReplayClient,
+        preparer: SamplePreparer | None = None,
+    ) -> None:
+        self.mesh, self._preparer = mesh, preparer
         self._agent, self._run_key, self._experience = agent, run_key, experience
         self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
         self._begin = jax.jit(_one_more)
@@ -78,8 +88,16 @@ class HostReplay:
     def _learn_steps(self, state: LearnerState, update: np.int32, due: int) -> tuple[LearnerState, Metrics | None]:
         """Takes the gradient steps of an update; returns the state and the sums of their metrics."""
         sums: Metrics | None = None
+        requested = 0
         for number in range(due):
-            sample = self.mesh.place_sample(self._experience.sample())
+            if self._preparer is None:
+                sample = self._experience.sample()
+            else:
+                while requested < min(due, number + self._preparer.lag + 1):
+                    self._preparer.request(self._experience.sample(), state, update, requested)
+                    requested += 1
+                sample = self._preparer.get()
+            sample = self.mesh.place_sample(sample)
             sums = self._zeros(state, sample) if sums is None else sums
             state, sums, priority = self._learn(state, sums, sample, update, np.int32(number))
             self._experience.update_priorities(priority)
@@ -87,7 +105,11 @@ class HostReplay:
 
     def totals(self) -> dict[str, float]:
         """Returns totals since the start, by metric name: those of the replay client, and seconds of waiting for samples."""
-        return {**self._experience.totals(), SAMPLE_WAIT_SECONDS: self._experience.waited_seconds()}
+        totals = {**self._experience.totals(), SAMPLE_WAIT_SECONDS: self._experience.waited_seconds()}
+        if self._preparer is not None:
+            totals[SAMPLE_WAIT_SECONDS] += self._preparer.waited_seconds
+            totals["prepare/busy_seconds"] = self._preparer.busy_seconds()
+        return totals
 
     def restore(self, saved: Buffer) -> None:
         """Restores the result of `to_arrays`, of the host or a device. Call before the first update.
@@ -102,8 +124,12 @@ class HostReplay:
         return self._experience.to_arrays()
 
     def close(self) -> None:
-        """Closes the replay client."""
-        self._experience.close()
+        """Closes the preparer and the replay client."""
+        try:
+            if self._preparer is not None:
+                self._preparer.close()
+        finally:
+            self._experience.close()
 
     def _gradient_step(
         self, state: LearnerState, sums: Metrics, sample: Sample, update: Array, number: Array
@@ -116,7 +142,8 @@ class HostReplay:
         self, state: LearnerState, sample: Sample, update: Array, number: Array
     ) -> tuple[LearnerState, Metrics, Array]:
         keys = step_keys(self._agent, jax.random.fold_in(self._run_key, update), number)
-        sample = transform_sample(self._agent, state, sample, keys.transforms)
+        if self._preparer is None:
+            sample = transform_sample(self._agent, state, sample, keys.transforms)
         return self._agent.update(state, sample, keys.update)
 
     def _zeros(self, state: LearnerState, sample: Sample) -> Metrics:

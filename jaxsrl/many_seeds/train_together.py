@@ -59,7 +59,7 @@ def train_together(
     Raises:
         UserError: something cannot run as asked; raised before training starts.
     """
-    plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory)
+    plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory, *config.replay.preparation)
     _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())
     trained, env = learning_agent(agent, spec, config.num_envs, config.rollout_length), jax_env_of_source(source)

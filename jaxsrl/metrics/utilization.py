@@ -9,6 +9,7 @@ _TOTALS = {
     FragmentKind.ENVIRONMENT: "env",
     FragmentKind.INFERENCE: "inference",
     FragmentKind.REPLAY: "replay",
+    FragmentKind.PREPARE: "prepare",
     FragmentKind.DATASET: "dataset",
     FragmentKind.LEARNER: "learner",
     FragmentKind.PARAMETER_SERVER: "server",
@@ -39,7 +40,7 @@ def utilization(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict
         for state in ("busy", "wait"):
             if f"{prefix}/{state}_seconds" in known:
                 shares[f"utilization/{fragment.name}/{state}"] = _share(known[f"{prefix}/{state}_seconds"], seconds)
-    sampled = plan.replay or plan.dataset
+    sampled = plan.prepare or plan.replay or plan.dataset
     if sampled is not None and SAMPLE_WAIT_SECONDS in gained:
         for learner in plan.learners:
             waited = _share(gained[SAMPLE_WAIT_SECONDS], seconds)

@@ -13,6 +13,7 @@ class FragmentKind(enum.Enum):
     ENVIRONMENT = "environment"
     INFERENCE = "inference"
     REPLAY = "replay"
+    PREPARE = "prepare"
     DATASET = "dataset"
     LEARNER = "learner"
     PARAMETER_SERVER = "parameter_server"

@@ -80,6 +80,11 @@ class Plan:
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.REPLAY), None)
 
     @property
+    def prepare(self) -> Fragment | None:
+        """Returns the fragment that transforms samples; None if the learner does it."""
+        return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PREPARE), None)
+
+    @property
     def dataset(self) -> Fragment | None:
         """Returns the fragment of recorded steps; None if the learner has none."""
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.DATASET), None)

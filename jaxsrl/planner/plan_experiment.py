@@ -66,7 +66,9 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
         set_num_cpu_devices(config.machine.num_cpu_devices)
     agent, source, spec = experiment.build()
     resources = _resources(cores, gpus)
-    plan = add_agent_fragments(make_plan(config, resources), agent, config.local_replay_memory)
+    plan = add_agent_fragments(
+        make_plan(config, resources), agent, config.local_replay_memory, *config.replay.preparation
+    )
     processes = config.distributed.num_processes if config.distributed.is_on else 1
     placement = preview_placement(config, plan, resources, kept_bytes(config, agent, spec))
     plan, resources = placement.plan, placement.resources

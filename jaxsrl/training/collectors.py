@@ -8,7 +8,9 @@ from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.collect.serial import SerialCollector
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
+from jaxsrl.learner.sample_preparer import SamplePreparer
 from jaxsrl.plan.fragment import InProcess, Processes
+from jaxsrl.plan.passes.prepare import prepare_lag
 from jaxsrl.plan.placement import device_of_each_replica, devices_of
 from jaxsrl.replay.client import LocalReplayClient, buffer_shapes
 from jaxsrl.replay.fixed import MixedReplayClient
@@ -69,7 +71,16 @@ class CollectorFactory:
             client = MixedReplayClient(
                 client, make_fixed_client(dataset, fixed_replay(agent.data, dataset), agent, setup.spec, limit)
             )
-        return HostReplay(agent, HostReplayMesh(devices_of(plan.learner)), setup.keys.update, client)
+        mesh = HostReplayMesh(devices_of(plan.learner))
+        return HostReplay(agent, mesh, setup.keys.update, client, self.open_preparer(agent))
+
+    def open_preparer(self, agent: ReplayAgent) -> SamplePreparer | None:
+        """Returns what prepares samples beside the learner, for its replay to close; None if the learner prepares them."""
+        setup, fragment = self._setup, self._setup.plan.prepare
+        if fragment is None:
+            return None
+        devices, lag = devices_of(fragment), prepare_lag(setup.plan)
+        return SamplePreparer(agent, devices, setup.keys.update, lag, setup.config.stall_timeout_seconds)
 
     def close(self, failure: BaseException | None) -> None:
         """Releases the machines that collectors were on, after these have been closed.

@@ -138,6 +138,34 @@ def test_every_plan_with_search_and_reanalysis_matches_serial(tmp_path, policy, 
     same(report.state.params, serial.state.params, **TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
+        ("serial", {"replay_prepare_devices": 1}),
+        pytest.param("distributed_replay", {"replay_prepare_devices": 2, "learner_num_devices": 2}, marks=slow),
+        pytest.param("decoupled", {"replay_prepare_devices": 1}, marks=slow),
+    ],
+    ids=["serial", "distributed_replay", "decoupled"],
+)
+def test_samples_prepared_elsewhere_without_lag_are_equal(tmp_path, policy, changes):
+    without = {**changes, "replay_prepare_devices": 0}
+    reference = train(tmp_path / "reference", policy, algorithm=MUZERO, replay_memory="host", **without)
+    report = train(tmp_path / "prepared", policy, algorithm=MUZERO, replay_memory="host", **changes)
+    same(report.state, reference.state, rtol=0, atol=0)
+
+
+@slow
+def test_runs_with_late_preparation_resume_bit_for_bit(tmp_path):
+    replay = dataclasses.replace(REPLAY, samples_per_insert=1.0, priority_delay=3)
+    settings = {"replay_memory": "host", "replay_prepare_devices": 2, "replay_prepare_lag": 3, "max_policy_lag": 1}
+    whole = train(tmp_path / "whole", "serial", replay=replay, algorithm=MUZERO, **settings)
+    for updates in (5, UPDATES):
+        settings["total_env_steps"] = 16 * 4 * updates
+        resumed = train(tmp_path / "parts", "serial", replay=replay, algorithm=MUZERO, **settings)
+    same(resumed.state, whole.state, rtol=0, atol=0)
+    assert resumed.metrics == whole.metrics
+
+
 @slow
 def test_device_loop_with_search_matches_serial(tmp_path):
     serial = train(tmp_path / "serial", "serial", "jax", algorithm=MUZERO)

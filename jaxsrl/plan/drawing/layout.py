@@ -3,7 +3,7 @@
 Three columns of two rows. What is alone in its column spans both rows, so that every channel is a straight horizontal or
 vertical arrow: environments left, inference above the learner, a parameter server right. Where the environments' processes
 also act, inference is above the environments and the learner stands alone. A replay fragment lies between the environments and
-the learner, which is then on the right.
+the learner, which is then on the right. A fragment that prepares samples is below the learner.
 
 A plan with several learners has three rows: inference above, the learners side by side in the middle, environments below. Every
 channel is a straight vertical arrow: those between environments and inference pass left of the learners. Up to four learners have
@@ -19,7 +19,15 @@ from jaxsrl.plan.plan import Plan
 WIDTH, HEIGHT = 12.0, 7.0
 STACK_OFFSET = 0.07  # between replicas drawn behind one another
 MAX_STACKED = 3
-_ROWS = {"top": (3.8, 5.25), "bottom": (1.2, 2.65), "both": (1.2, 5.25)}
+_ROWS = {
+    "top": (3.8, 5.25),
+    "bottom": (1.2, 2.65),
+    "both": (1.2, 5.25),
+    # Replay and learner beside a fragment that prepares samples share a strip, through which priorities pass.
+    "upper": (2.9, 5.25),
+    "lower": (1.2, 3.15),
+    "lowest": (1.2, 2.05),
+}
 _GROUP_MARGIN = 0.25
 _GROUP_TITLE = 0.35
 # Labels lie above and below horizontal arrows, and on the outer sides of vertical ones.
@@ -89,10 +97,13 @@ def place_fragments(plan: Plan, platform: str) -> dict[str, Box]:
     rows = {
         FragmentKind.ENVIRONMENT: (0, "bottom" if acts_in_workers else "both"),
         FragmentKind.INFERENCE: (0 if acts_in_workers else 1, "top"),
-        FragmentKind.REPLAY: (1, "bottom"),
+        FragmentKind.REPLAY: (1, "bottom" if plan.prepare is None else "lower"),
+        FragmentKind.PREPARE: (2, "lowest"),
         FragmentKind.DATASET: (0, "bottom"),
         # With a server the upper row stays free for its parameters on their way to inference.
-        FragmentKind.LEARNER: (2, "both") if replays else (1, "both" if acts_in_workers and columns == 2 else "bottom"),
+        FragmentKind.LEARNER: (2, "both" if plan.prepare is None else "upper")
+        if replays
+        else (1, "both" if acts_in_workers and columns == 2 else "bottom"),
         FragmentKind.PARAMETER_SERVER: (2, "both"),
     }
     first, last, width = (2.6, 9.3, 2.5) if columns == 2 else (1.4, 10.5, 2.1)

@@ -42,6 +42,7 @@ svg { background: #fff; font-family: "DejaVu Sans", sans-serif; fill: #222 }
 .body { fill: #bfe3d0; stroke: #222 }
 [data-kind=inference] .body { fill: #bcdcf2 }
 [data-kind=replay] .body { fill: #f4f0a6 }
+[data-kind=prepare] .body { fill: #d9d2ee }
 [data-kind=learner] .body { fill: #fadcae }
 [data-kind=parameter_server] .body { fill: #ecc9dd }
 .name { font-size: 15.5px; font-weight: 650 }

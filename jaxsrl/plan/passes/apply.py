@@ -11,6 +11,7 @@ from jaxsrl.plan.passes.place_hosts import cores_of_host, place_hosts
 from jaxsrl.plan.passes.place_inference import call_servers, place_servers
 from jaxsrl.plan.passes.place_replay import CORES_OF_REPLAY, place_replay
 from jaxsrl.plan.passes.policy_groups import plan_with_groups
+from jaxsrl.plan.passes.prepare import plan_with_prepare
 from jaxsrl.plan.passes.replay import ReplayMemory, plan_with_replay
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
@@ -45,18 +46,23 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     return config.cluster.num_hosts
 
 
-def add_agent_fragments(plan: Plan, agent: AnyAgent, memory: ReplayMemory = "device") -> Plan:
-    """Returns the plan with the fragments that this agent needs: learners of its policies, and replay.
+def add_agent_fragments(
+    plan: Plan, agent: AnyAgent, memory: ReplayMemory = "device", prepare_devices: int = 0, prepare_lag: int = 0
+) -> Plan:
+    """Returns the plan with the fragments that this agent needs: learners of its policies, replay, preparation of samples.
 
     Args:
         plan: of a planning function, which knows no agent.
         agent: to train.
         memory: memory of the replay, unless the plan places replay itself.
+        prepare_devices: devices that prepare samples; 0 for the learner's.
+        prepare_lag: gradient steps by which their parameters may be behind.
 
     Raises:
         UserError: the plan has no place for them.
     """
-    return plan_with_replay(plan_with_groups(plan, agent), agent, memory)
+    replaying = plan_with_replay(plan_with_groups(plan, agent), agent, memory)
+    return plan_with_prepare(replaying, agent, prepare_devices, prepare_lag)
 
 
 def place_plan(

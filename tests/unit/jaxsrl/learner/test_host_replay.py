@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from agents.api import Replay, ReplayConfig
 from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.learner.sample_preparer import SamplePreparer
 from jaxsrl.replay.client import LocalReplayClient
 from jaxsrl.replay.on_device import step_keys, with_device_replay
 from tests.support.counting_agent import make_counting
@@ -119,3 +121,39 @@ def test_metrics_are_divided_in_one_program(due: int, monkeypatch: pytest.Monkey
     for name in sums if due else ():
         assert metrics[name] == np.float32(sums[name]) / np.float32(due)
     assert metrics["replay/gradient_steps"] == due
+
+
+@pytest.mark.parametrize(("devices", "lag"), [(1, 0), (1, 2), (3, 2), (2, 5)])
+def test_samples_are_prepared_with_bounded_lag(devices, lag):
+    """The agent's `opt_state` counts its gradient steps; so does the state that prepared a sample, by `extra`."""
+
+    def note_version(params, extra, sample, key):
+        seen = jnp.full_like(sample.trajectory.reward, extra["inner"][0])
+        return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, extras={"seen": seen}))
+
+    replay = Replay(dataclasses.replace(CONFIG, samples_per_insert=6.0), sequence_length=2, transforms=(note_version,))
+    counting = make_counting(replay)
+
+    def update(state, sample, key):
+        state, _, priority = counting.update(state, sample, key)
+        # Powers of 1.5 count the steps. A gradient step writes down which one prepared its sample.
+        return state, {"steps": jnp.log(sample.trajectory.extras["seen"][0, 0]) / jnp.log(1.5)}, priority
+
+    agent, batches = counting._replace(update=update), slots()
+    mesh = HostReplayMesh(jax.local_devices()[:1])
+    preparer = SamplePreparer(agent, jax.local_devices()[1 : 1 + devices], RUN_KEY, lag)
+    experience = LocalReplayClient(agent.data, batches[0])
+    prepared = HostReplay(agent, mesh, RUN_KEY, experience, preparer)
+    state, taken, means = mesh.place_state(first_state(agent)), 0, []
+    try:
+        for batch in batches:
+            state, metrics = prepared(state, batch)
+            due = int(metrics["replay/gradient_steps"])
+            expected = [taken + max(0, number - lag) for number in range(due)]
+            means.append(sum(expected) / due if due else 0.0)
+            np.testing.assert_allclose(metrics.get("steps", 0.0), means[-1], rtol=1e-4)
+            taken += due
+        assert prepared.totals()["prepare/busy_seconds"] > 0.0
+    finally:
+        prepared.close()
+    assert taken > 3 * UPDATES

@@ -4,8 +4,11 @@ import itertools
 
 import pytest
 
+from agents.api import Replay, ReplayAgent, ReplayConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.drawing.layout import Box, place_channels, place_fragments, place_groups, with_replicas
+from jaxsrl.plan.fragment import Carries, FragmentKind
+from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.policies import PLANS
 from tests.support.run_configs import run_config
 
@@ -30,7 +33,30 @@ def planned(policy, settings):
 @pytest.mark.parametrize("settings", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("policy", PLANS)
 def test_boxes_are_apart_and_arrows_join_them(policy, settings):
-    plan = planned(policy, settings)
+    check_layout(planned(policy, settings))
+
+
+@pytest.mark.parametrize("policy", ["single_learner_fine", "single_learner_coarse", "decoupled", "distributed_replay"])
+def test_preparation_of_samples_is_below_the_learner(policy):
+    data = Replay(ReplayConfig(priority_exponent=0.5, priority_delay=2), sequence_length=3, transforms=(print,))
+    agent = ReplayAgent("toy", print, print, print, print, {}, data)
+    plan = add_agent_fragments(planned(policy, SMALL), agent, "host", 3, 2)
+    check_layout(plan)
+    boxes = place_fragments(plan, "gpu")
+    assert boxes["prepare"].top < boxes["learner"].bottom
+    # Priorities pass in a straight line that meets neither.
+    arrows = [
+        arrow for arrow in place_channels(plan, boxes) if plan.channels[arrow.channel].carries is Carries.PRIORITIES
+    ]
+    assert len(arrows) == 1
+    assert (
+        arrows[0].start[1]
+        == arrows[0].end[1]
+        > with_replicas(plan.fragment(FragmentKind.PREPARE), boxes["prepare"]).top
+    )
+
+
+def check_layout(plan):
     boxes = place_fragments(plan, "gpu")
     outer = {fragment.name: with_replicas(fragment, boxes[fragment.name]) for fragment in plan.fragments}
     for one, other in itertools.combinations(outer.values(), 2):
