@@ -15,7 +15,7 @@ from agents.networks.config import NetworkConfig
 from agents.ops.two_hot import two_hot_mean
 from agents.search.gumbel import GumbelConfig
 from agents.search.puct import PUCTConfig
-from experiments import muzero_cartpole, muzero_pendulum
+from experiments import muzero_atari, muzero_cartpole, muzero_pendulum
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_source, trained
 from tests.support.run_configs import change_run
 
@@ -79,3 +79,24 @@ def test_cartpole_is_balanced(tmp_path, seed):
 @pytest.mark.timeout(1800)
 def test_the_pendulum_is_swung_up(tmp_path):
     assert greedy_return(muzero_pendulum, tmp_path) >= -250.0
+
+
+@pytest.mark.slow
+def test_a_few_updates_of_the_atari_experiment_in_small(tmp_path):
+    experiment = muzero_atari.EXPERIMENT
+    replay = dataclasses.replace(
+        experiment.agent.replay, capacity=1_024, batch_size=4, min_size=64, samples_per_insert=0.25
+    )
+    agent = dataclasses.replace(
+        experiment.agent, replay=replay, gumbel=GumbelConfig(2), latent_size=8, projection_size=8, value_limit=10
+    )
+    network = dataclasses.replace(experiment.network, torso="nature_cnn", hidden_sizes=(8,))
+    run = change_run(
+        experiment.run, directory=str(tmp_path), name="run", num_envs=2, total_env_steps=192, eval_final_episodes=0
+    )
+    report = dataclasses.replace(experiment, network=network, agent=agent, run=run).train(quiet=True)
+    assert report.num_updates == 6
+    records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
+    for name in ("reward", "value", "policy", "consistency"):
+        assert np.isfinite(records[-1][f"loss/{name}"])
+    assert records[-1]["replay/gradient_steps"] > 0
