@@ -48,6 +48,11 @@ SMALL = {
         "assert mixed.num_valid_steps >= 2_000 and returns.mean() < 400.0\n"
         "assert learned.env_steps == 1_000 and tuned.env_steps == 2_048 and len(tuned.evaluation.returns) == 20",
     ),
+    "08_search_tree": (
+        "SIMULATIONS = 64",
+        "assert action == 'right' and picture.count('<circle') == int((visits > 0).sum()) > 8\n"
+        "assert list(result.visits[0]) == [int(visits[child]) for child in children[0]]",
+    ),
 }
 
 
