@@ -1,4 +1,4 @@
-"""Learner speed with samples prepared by the learner, and on one device beside it: `python docs/lab/prepare.py`."""
+"""Learner speed with samples prepared by the learner, and on one device next to it: `python docs/lab/prepare.py`."""
 
 import dataclasses
 import statistics

@@ -136,7 +136,7 @@ class ReplayMemoryConfig:
     Attributes:
         memory: "device" stores experience in the memory of the learning devices; "host" in that of this machine, which is
             larger; "cluster" in that of another node. The samples are the same.
-        prepare_devices: devices that apply the agent's transforms to samples (reanalysis), beside the learner; 0 lets the learner
+        prepare_devices: devices that apply the agent's transforms to samples (reanalysis), next to the learner; 0 lets the learner
             do it. They need experience outside the learner's devices.
         prepare_lag: gradient steps by which the parameters of these devices may be behind the learner's, and samples that are
             prepared ahead.

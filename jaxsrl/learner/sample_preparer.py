@@ -1,4 +1,4 @@
-"""Samples that are prepared on devices beside the learner, with parameters that may be some gradient steps old."""
+"""Samples that are prepared on devices next to the learner, with parameters that may be some gradient steps old."""
 
 import dataclasses
 import time

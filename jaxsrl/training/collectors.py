@@ -75,7 +75,7 @@ class CollectorFactory:
         return HostReplay(agent, mesh, setup.keys.update, client, self.open_preparer(agent))
 
     def open_preparer(self, agent: ReplayAgent) -> SamplePreparer | None:
-        """Returns what prepares samples beside the learner, for its replay to close; None if the learner prepares them."""
+        """Returns what prepares samples next to the learner, for its replay to close; None if the learner prepares them."""
         setup, fragment = self._setup, self._setup.plan.prepare
         if fragment is None:
             return None

@@ -23,7 +23,7 @@ _ROWS = {
     "top": (3.8, 5.25),
     "bottom": (1.2, 2.65),
     "both": (1.2, 5.25),
-    # Replay and learner beside a fragment that prepares samples share a strip, through which priorities pass.
+    # Replay and learner next to a fragment that prepares samples share a strip, through which priorities pass.
     "upper": (2.9, 5.25),
     "lower": (1.2, 3.15),
     "lowest": (1.2, 2.05),

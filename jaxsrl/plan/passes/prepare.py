@@ -1,4 +1,4 @@
-"""Plans whose samples are prepared on devices of their own, beside the learner (SRL's buffer workers). Pure functions of data."""
+"""Plans whose samples are prepared on devices of their own, next to the learner (SRL's buffer workers). Pure functions of data."""
 
 import dataclasses
 
