@@ -124,7 +124,7 @@ def make_muzero_network(
         num_parameters: P, of the policy.
         num_features: F, of an action.
         num_atoms: K, of values and rewards.
-        prefix_steps: Steps after which the memory of a value prefix starts anew; 0 predicts each reward by itself.
+        prefix_steps: Steps after which the memory of a value prefix restarts; 0 predicts each reward by itself.
 
     Raises:
         UserError: The network is recurrent, has sizes of a critic, or does not fit the observations.
@@ -172,7 +172,7 @@ def _start(latent: Array, memory_size: int) -> PrefixState:
 def _advance(
     dynamics: Callable[..., Any], state: ModelState, action: Array, prefix_steps: int
 ) -> tuple[ModelState, Array]:
-    """Returns the next state and logits; the memory starts anew after `prefix_steps` steps."""
+    """Returns the next state and logits; the memory restarts after `prefix_steps` steps."""
     if not isinstance(state, PrefixState):
         latent, _, logits = dynamics(state, action)
         return latent, logits

@@ -221,7 +221,7 @@ def test_search_and_update_with_efficientzero_parts():
     agent = make_muzero(config, DISCRETE, NETWORK)
     state = agent.init(jax.random.key(0))
     sample = Sample(windows(agent, DISCRETE), jnp.full(N, 0.1), jnp.int32(10))
-    sample = agent.data.transforms[0](state.params, state.extra, sample, jax.random.key(1))
+    sample = jax.jit(agent.data.transforms[0])(state.params, state.extra, sample, jax.random.key(1))
     learned, metrics, priority = jax.jit(agent.update)(state, sample, jax.random.key(2))
     changed = jax.tree.map(
         lambda a, b: float(jnp.abs(a - b).max()) > 0, state.params["network"], learned.params["network"]
