@@ -85,8 +85,9 @@ def test_rows_stay_on_their_devices_and_no_gradient_gathers_them():
     agent = ppo.make_ppo(CONFIG, SPEC, NETWORK)
     mesh = LearnerMesh(jax.local_devices()[:4])
     replica = Replica(agent.gradient_steps, mesh, KEY)
-    params = replica.place(pack(agent.init(jax.random.key(1)).params))
-    prepared, _ = replica.prepare(params, (), jax.device_put(trajectory(0), mesh.rows), 0, 0)
+    state = agent.init(jax.random.key(1))
+    params = replica.place(pack(state.params))
+    prepared, _ = replica.prepare(params, state.extra, jax.device_put(trajectory(0), mesh.rows), 0, 0)
     for leaf in jax.tree.leaves(prepared.batch):
         assert leaf.sharding.is_equivalent_to(mesh.rows, leaf.ndim)
     text = replica._gradient.lower(params, prepared, np.int32(0)).compile().as_text()
