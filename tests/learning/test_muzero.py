@@ -92,7 +92,7 @@ def test_a_few_updates_of_the_atari_experiment_in_small(tmp_path):
     )
     network = dataclasses.replace(experiment.network, torso="nature_cnn", hidden_sizes=(8,))
     run = change_run(
-        experiment.run, directory=str(tmp_path), name="run", num_envs=2, total_env_steps=192, eval_final_episodes=0
+        experiment.run, directory=str(tmp_path), name="run", num_envs=4, total_env_steps=384, eval_final_episodes=0
     )
     report = dataclasses.replace(experiment, network=network, agent=agent, run=run).train(quiet=True)
     assert report.num_updates == 6
