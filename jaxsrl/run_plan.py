@@ -47,7 +47,7 @@ from jaxsrl.training.offline_trainable import OfflineTrainable
 from jaxsrl.training.preflight import check_curriculum, check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.step_recorder import check_recording
-from jaxsrl.training.stop_rules import stop_rules
+from jaxsrl.training.stop_rules import stop_rules, with_gradient_budget
 from jaxsrl.training.train import train
 from jaxsrl.training.trainable import Trainable
 
@@ -86,6 +86,7 @@ def run(
         EnvPoolError: an environment failed.
     """
     _check_config(plan, config)
+    config = with_gradient_budget(config, agent)
     source = make_env(env)
     callbacks = [*make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
     spec = spec or source.spec()

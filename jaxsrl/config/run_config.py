@@ -24,6 +24,7 @@ from jaxsrl.config.parts import (
 )
 
 _LONGEST_WAIT_SECONDS = 1e9  # locks and conditions accept no longer timeouts
+_OFFLINE_STEPS = 100_000  # gradient steps of plan `offline`
 _SAFETY = ("max_nonfinite_updates", "on_nonfinite")
 
 
@@ -82,8 +83,9 @@ class RunConfig:
         plan: placement of environments, inference and learning: a name in `jaxsrl.plan.policies.PLANS`, or your own function
             as "path/to/file.py:function" or "module:function".
         total_env_steps: environment steps of the whole run.
-        gradient_steps: budget of a run with plan `offline`, which takes no env steps: budgets, intervals and records then count
-            gradient steps in their place.
+        gradient_steps: budget of gradient steps of an agent with replay: the run ends with the first update that reaches it, or
+            with its env steps. With plan `offline`, which takes no env steps, None is 100,000, and intervals and records count
+            gradient steps.
         num_envs: B, environments stepped in total, over all learner processes.
         rollout_length: T, steps of every environment for each update.
         max_policy_lag: updates by which the acting policy may be behind the learner. 0 is synchronous; 1 overlaps collecting
@@ -123,7 +125,7 @@ class RunConfig:
     seeds_at_once: int = 1
     plan: Annotated[str, tyro.conf.arg(aliases=["--plan"])] = "single_learner_fine"
     total_env_steps: int = 500_000
-    gradient_steps: int = 100_000
+    gradient_steps: int | None = None
     num_envs: int = 128
     rollout_length: int = 32
     max_policy_lag: int = 1
@@ -154,7 +156,7 @@ class RunConfig:
             1,
             "run",
             total_env_steps=self.total_env_steps,
-            gradient_steps=self.gradient_steps,
+            gradient_steps=1 if self.gradient_steps is None else self.gradient_steps,
             num_envs=self.num_envs,
             rollout_length=self.rollout_length,
             seeds=self.seeds,
@@ -227,6 +229,6 @@ class RunConfig:
 
     @property
     def num_updates(self) -> int:
-        """Returns the number of updates that the budget takes, rounded up."""
-        budget = self.gradient_steps if self.is_offline else self.total_env_steps
+        """Returns the number of updates that the budget takes, rounded up; `with_gradient_budget` limits the env steps first."""
+        budget = (self.gradient_steps or _OFFLINE_STEPS) if self.is_offline else self.total_env_steps
         return -(-budget // self.env_steps_per_update)

@@ -37,6 +37,7 @@ from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.preflight import check_run, jax_env_of_source, runs_on_device
 from jaxsrl.training.setup import RunReport, TrainingSetup
+from jaxsrl.training.stop_rules import with_gradient_budget
 from jaxsrl.training.train import TrainingLoop
 
 
@@ -59,6 +60,7 @@ def train_together(
     Raises:
         UserError: something cannot run as asked; raised before training starts.
     """
+    config = with_gradient_budget(config, agent)
     plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory, *config.replay.preparation)
     _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())

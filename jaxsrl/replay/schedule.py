@@ -80,6 +80,14 @@ def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
     return Pace(first, divmod(beyond * ratio.numerator, ratio.denominator), after, ratio.denominator)
 
 
+def updates_until(config: ReplayConfig, env_steps: int, gradient_steps: int) -> int:
+    """Returns the number of trajectories of `env_steps` env steps after which `gradient_steps` gradient steps are due.
+
+    Each trajectory is an update. Windows can be drawn from the first trajectory that counts on.
+    """
+    return math.ceil((config.min_size + gradient_steps / steps_per_env_step(config)) / env_steps)
+
+
 def init_pace_state(pace: Pace) -> PaceState:
     """Returns the state before the first trajectory."""
     return PaceState(jnp.asarray(pace.first, jnp.int32), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))

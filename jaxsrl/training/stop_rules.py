@@ -1,15 +1,41 @@
-"""Rules that end a run early: a time limit, a target return, and returns that no longer improve."""
+"""Rules that end a run early: a budget of gradient steps or of time, a target return, returns that no longer improve."""
 
+import dataclasses
+
+from agents.api import AnyAgent, ReplayAgent
+from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.metrics.episodes import WINDOW
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
+from jaxsrl.replay.schedule import updates_until
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
 
 
+def with_gradient_budget(config: RunConfig, agent: AnyAgent) -> RunConfig:
+    """Returns the configuration with no more env steps than its budget of gradient steps takes.
+
+    Raises:
+        UserError: there is such a budget, but the agent does not learn from replay.
+    """
+    if config.gradient_steps is None or config.is_offline:
+        return config
+    if not isinstance(agent, ReplayAgent):
+        raise UserError(
+            f"run.gradient_steps is a budget for one policy that learns from replay, which agent {agent.name} is not: use "
+            "--run.total-env-steps instead"
+        )
+    updates = updates_until(agent.data.config, config.env_steps_per_update, config.gradient_steps)
+    if updates > config.num_updates:
+        return dataclasses.replace(config, gradient_steps=None)
+    return dataclasses.replace(config, total_env_steps=updates * config.env_steps_per_update)
+
+
 def stop_rules(config: RunConfig) -> list[Callback]:
-    """Returns a callback for each stop rule of the configuration."""
+    """Returns a callback for each stop rule of the configuration, which `with_gradient_budget` returned."""
     rules: list[Callback] = []
+    if config.gradient_steps is not None and not config.is_offline:
+        rules.append(GradientBudget(config.gradient_steps))
     if config.max_hours:
         rules.append(TimeLimit(config.max_hours))
     if config.target_return is not None:
@@ -17,6 +43,21 @@ def stop_rules(config: RunConfig) -> list[Callback]:
     if config.plateau_env_steps:
         rules.append(Plateau(config.plateau_env_steps))
     return rules
+
+
+class GradientBudget(Callback):
+    """Says of a run whose env steps `with_gradient_budget` has limited why it ends.
+
+    Args:
+        gradient_steps: budget.
+    """
+
+    def __init__(self, gradient_steps: int) -> None:
+        self._gradient_steps = gradient_steps
+
+    def on_update(self, run: ActiveRun) -> None:
+        if run.num_updates >= run.config.num_updates:
+            run.stop(f"{self._gradient_steps:,} gradient steps are done (--run.gradient-steps)")
 
 
 class TimeLimit(Callback):

@@ -7,6 +7,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.training.stop_rules import Plateau, TargetReturn
 from tests.support.run_configs import run_config
 
@@ -135,11 +136,17 @@ def test_time_limit_ends_a_run(tmp_path):
     assert report.stop_reason == "5.55556e-05 hours are over (--run.max-hours)"
 
 
+def test_gradient_steps_are_no_budget_without_replay(tmp_path):
+    with pytest.raises(UserError, match="which agent ppo is not: use --run.total-env-steps instead"):
+        train(tmp_path, gradient_steps=10)
+
+
 class FakeRun:
     """The part of an ActiveRun that stop rules use."""
 
     def __init__(self, directory):
         self.directory, self.reason = directory, ""
+        self.config, self.spec = RunConfig(), jaxsrl.make_env("CartPole-v1").spec()
 
     def stop(self, reason):
         self.reason = self.reason or reason

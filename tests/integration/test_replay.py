@@ -250,3 +250,25 @@ def test_invalid_replay_sizes_are_rejected_before_start(tmp_path, changes, messa
 def same(mine, reference, **tolerance):
     for one, other in zip(jax.tree.leaves(mine), jax.tree.leaves(reference), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), **tolerance)
+
+
+@slow
+@pytest.mark.parametrize(("policy", "suite"), [("serial", "gymnasium"), ("device_only", "jax")])
+def test_runs_end_at_their_budget_of_gradient_steps(tmp_path, policy, suite):
+    budgets = {"total_env_steps": 16 * 4 * 1000}
+    first = train(tmp_path / "parts", policy, suite, gradient_steps=5, **budgets)
+    assert (first.num_updates, steps_taken(first)) == (5, 6), "two steps in each update from the third on"
+    assert first.stop_reason == "5 gradient steps are done (--run.gradient-steps)"
+    assert (first.directory / "checkpoints" / "5").is_dir()
+    assert "stopped: 5 gradient steps are done" in (first.directory / "log.txt").read_text()
+    resumed = train(tmp_path / "parts", policy, suite, gradient_steps=12, **budgets)
+    whole = train(tmp_path / "whole", policy, suite, gradient_steps=12, **budgets)
+    assert (resumed.num_updates, steps_taken(resumed), steps_taken(whole)) == (8, 12, 12)
+    for one, other in zip(jax.tree.leaves(resumed.state.params), jax.tree.leaves(whole.state.params), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def steps_taken(report):
+    """Gradient steps that the agent has counted."""
+    extra = report.state.extra
+    return int(getattr(extra, "extra", extra).num_gradient_steps)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agents.api import ReplayConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.replay.schedule import HostPace, PaceState, init_pace_state, make_pace, steps_due
+from jaxsrl.replay.schedule import HostPace, PaceState, init_pace_state, make_pace, steps_due, updates_until
 
 
 def all_steps(pace, count):
@@ -50,6 +50,21 @@ def test_steps_are_floor_of_the_formula_for_any_sizes(batch_size, min_size, tent
     config = ReplayConfig(batch_size=batch_size, min_size=min_size, samples_per_insert=tenths / 10)
     due = all_steps(make_pace(config, env_steps), 500)
     assert np.cumsum(due).tolist() == [formula(config, Fraction(tenths, 10), n * env_steps) for n in range(1, 501)]
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    batch_size=st.integers(1, 64),
+    min_size=st.integers(1, 5000),
+    tenths=st.integers(1, 500),
+    env_steps=st.integers(1, 4096),
+    gradient_steps=st.integers(1, 1000),
+)
+def test_updates_until_is_the_first_that_reaches_it(batch_size, min_size, tenths, env_steps, gradient_steps):
+    config = ReplayConfig(batch_size=batch_size, min_size=min_size, samples_per_insert=tenths / 10)
+    updates = updates_until(config, env_steps, gradient_steps)
+    before, after = (formula(config, Fraction(tenths, 10), count * env_steps) for count in (updates - 1, updates))
+    assert before < gradient_steps <= after
 
 
 def test_ten_billion_env_steps_are_counted_exactly():
