@@ -1,6 +1,8 @@
 """`jaxsrl models`."""
 
+import contextlib
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.terminal.tables import print_tables
+
+_CHECK_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Models:
         freeze: reject all changes from now on.
         unfreeze: accept changes again.
         collect: delete the models without a tag but this number of newest ones.
+        serve: name by which other processes of a Ray cluster read and change these models, until Ctrl-C.
         json: print one JSON object instead of a table.
     """
 
@@ -34,6 +39,7 @@ class Models:
     freeze: bool = False
     unfreeze: bool = False
     collect: int | None = None
+    serve: str = ""
     json: bool = False
 
     def run(self) -> int:
@@ -59,10 +65,25 @@ class Models:
             store.clone(self.clone, self.query)
         if self.freeze:
             store.freeze()
+        if self.serve:
+            return _serve(store.directory, self.serve)
         models = [store.find(self.query)] if self.query else store.models()
         rows = [_row(model.version, model.env_steps, model.tags, model.metadata, model.path) for model in models]
         print_tables({"models": rows}, self.json, f"models of {self.run_directory}")
         return 0
+
+
+def _serve(directory: Path, name: str) -> int:
+    """Serves a store in the running Ray cluster until Ctrl-C."""
+    from jaxsrl.cluster.ray.local_cluster import joined_cluster
+    from jaxsrl.cluster.ray.models import served_models
+
+    with joined_cluster(), contextlib.suppress(KeyboardInterrupt), served_models(directory, name) as store:
+        print(f"{directory} is served as {name}\nCtrl-C ends this", flush=True)  # noqa: T201
+        while True:
+            time.sleep(_CHECK_SECONDS)
+            store.tags()  # raises if the store is lost
+    return 0
 
 
 def _row(version: int, env_steps: int, tags: tuple[str, ...], metadata: Any, path: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,20 @@ class RayServer:
             return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
         result = function(*arguments)
         return await asyncio.wrap_future(result) if isinstance(result, Future) else result
+
+
+class RayModels:
+    """Body of an asynchronous actor with a ModelStoreHost."""
+
+    def __init__(self, directory: str) -> None:
+        set_up_jax(os.environ)
+        from jaxsrl.cluster.models import ModelStoreHost
+
+        self._host = ModelStoreHost(Path(directory))
+
+    async def invoke(self, method: str, *arguments: Any) -> Any:
+        """Returns the result of a method."""
+        return await getattr(self._host, method)(*arguments)
 
 
 class RayRemote:
