@@ -103,7 +103,7 @@ def test_act_depends_on_own_key_and_adds_declared_extras(learnt):
         keys[rows:],
         Mode.SAMPLE,
     )
-    np.testing.assert_array_equal(action[rows:], one)
+    np.testing.assert_allclose(action[rows:], one, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", REPLAYING)

@@ -126,6 +126,8 @@ CHANGES = {
     "run.metrics.interval_seconds": 0.5,
     "run.checkpoint.include_replay": False,
     "run.replay.memory": "host",
+    "run.replay.prepare_devices": 1,
+    "run.replay.prepare_lag": 1,
     "run.learner.max_nonfinite_updates": 3,
     "run.learner.on_nonfinite": "roll_back",
     "run.shutdown_timeout_seconds": 20.0,

@@ -102,7 +102,7 @@ def test_buffers_hold_stacks_of_own_rows():
     agent = make_multi_policy_agent(spec, policies, defaults().make_agent, make_own_agents(policies, defaults()))
     bound = learning_agent(agent, spec, 8, 4)
     state = jax.eval_shape(bound.init, jax.random.key(0))
-    assert state.extra["one"] == ()
+    assert set(state.extra["one"]) == {"entropy_coef_factor"}
     assert state.extra["two"].buffer.storage.observation.shape[1:] == (4, 2, 3)  # rows of "b", stacks
     after, metrics = jax.eval_shape(bound.update, state, trajectory_shapes(bound, spec, 8, 4), jax.random.key(0))
     assert jax.tree.structure(after) == jax.tree.structure(state)
