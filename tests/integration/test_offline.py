@@ -198,7 +198,13 @@ def test_a_share_of_each_sample_is_from_the_dataset(recorded, tmp_path, monkeypa
 
     monkeypatch.setattr(HostBuffer, "sample", noted)
     replay = dataclasses.replace(DQN.replay, priority_exponent=exponent)
-    options = {"plan": "serial", "replay_memory": "host", "dataset_share": 0.25, "total_env_steps": 320}
+    options = {
+        "plan": "serial",
+        "replay_memory": "host",
+        "dataset_share": 0.25,
+        "total_env_steps": 320,
+        "gradient_steps": None,
+    }
     agent = dataclasses.replace(DQN, replay=replay, importance_sampling_end=DQN.importance_sampling_exponent)
     report = experiment(tmp_path, recorded, agent, **options).train(quiet=True)
     assert report.env_steps == 320
