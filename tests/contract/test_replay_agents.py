@@ -103,7 +103,8 @@ def test_act_depends_on_own_key_and_adds_declared_extras(learnt):
         keys[rows:],
         Mode.SAMPLE,
     )
-    np.testing.assert_allclose(action[rows:], one, rtol=1e-6)
+    # BCQ computes many candidates a row: matrix products of other sizes round differently.
+    np.testing.assert_allclose(action[rows:], one, rtol=1e-6 if agent.name == "bcq" else 0.0)
 
 
 @pytest.mark.parametrize("name", REPLAYING)
