@@ -30,7 +30,7 @@ from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
 from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
-from jaxsrl.many_seeds.members import member_configs
+from jaxsrl.many_seeds.members import member_configs, member_experiments
 from jaxsrl.many_seeds.processes import this_command, train_in_processes
 from jaxsrl.many_seeds.train_together import train_together
 from jaxsrl.plan.import_file import import_file
@@ -79,15 +79,18 @@ class Experiment:
         Raises:
             UserError: the configurations do not fit each other, or name something unknown.
         """
-        make = self.make_agent or find_make_agent(self.agent)
         source = make_env(self.env)
         spec = source.spec()
+        return self._build_agent(spec), source, spec
+
+    def _build_agent(self, spec: EnvSpec) -> AnyAgent:
+        make = self.make_agent or find_make_agent(self.agent)
         defaults = PolicyDefaults(self.agent, self.network, make, self.run, spec.rows_per_env)
         own_agents = make_own_agents(self.policies, defaults)
         agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
         agent = taught_agent(agent, self.imitation, spec, self.network, self.run.env_steps_per_update)
         load_policy = partial(load_agent, env=self.env)  # an expert's, for the environments of this run
-        return imitating_agent(agent, self.imitation, spec, load_policy, self.run.num_updates), source, spec
+        return imitating_agent(agent, self.imitation, spec, load_policy, self.run.num_updates)
 
     def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:
         """Trains, or resumes from the run directory's newest checkpoint, and evaluates; see `train`."""
@@ -105,7 +108,7 @@ class Experiment:
         agent, source, spec = self.build()
         show = (lambda line: None) if quiet else print
         reports: list[TrainReport] = []
-        done_runs = train_together(agent, source, spec, self.run, self, quiet)
+        done_runs = train_together(lambda own: own._build_agent(spec), source, spec, self.run, self, quiet)
         for done, config in zip(done_runs, member_configs(self.run), strict=True):
             report = TrainReport(**vars(done))
             if done.stopped_by:
@@ -357,6 +360,7 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
 def _train_seeds(experiment: Experiment) -> int:
     """Trains all seeds of an experiment; returns the exit status."""
     run = experiment.run
+    member_experiments(experiment)  # raises UserError for invalid values
     if run.plan != "device_only":
         return train_in_processes(run, this_command(), print)
     set_num_cpu_devices(run.machine.num_cpu_devices or min(run.seeds, count_cores()), communicate=False)

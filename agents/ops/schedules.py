@@ -69,11 +69,9 @@ def make_schedule(config: ScheduleConfig, initial: float, total_updates: int) ->
             f"a schedule of kind {config.kind!r} with warmup={config.warmup} needs the total number of updates: got "
             f"total_updates={total_updates}; set it, or use a constant schedule without a warm-up"
         )
-    rising = round(config.warmup * total_updates)
-    decay = _decay(config, initial, max(total_updates - rising, 1))
-    if not rising:
-        return decay
-    return optax.join_schedules([optax.linear_schedule(0.0, initial, rising), decay], [rising])
+    fraction = _fraction(config, total_updates)
+    # A product, so that a float and an array of its value give the same results bit for bit.
+    return lambda num_updates: initial * fraction(num_updates)
 
 
 def make_schedules(config: Any, *names: str) -> Schedules:
@@ -84,15 +82,21 @@ def make_schedules(config: Any, *names: str) -> Schedules:
     }
 
 
-def _decay(config: ScheduleConfig, initial: float, num_updates: int) -> optax.Schedule:
-    end = config.end * initial
+def _fraction(config: ScheduleConfig, total_updates: int) -> optax.Schedule:
+    """Returns the value as a fraction of the initial one, as a function of `num_updates`."""
+    rising = round(config.warmup * total_updates)
+    decay = _decay(config, max(total_updates - rising, 1))
+    return optax.join_schedules([optax.linear_schedule(0.0, 1.0, rising), decay], [rising]) if rising else decay
+
+
+def _decay(config: ScheduleConfig, num_updates: int) -> optax.Schedule:
     if config.kind == "linear":
-        return optax.linear_schedule(initial, end, num_updates)
+        return optax.linear_schedule(1.0, config.end, num_updates)
     if config.kind == "cosine":
-        return optax.cosine_decay_schedule(initial, num_updates, alpha=config.end)
+        return optax.cosine_decay_schedule(1.0, num_updates, alpha=config.end)
     if config.kind == "exponential":
-        return optax.exponential_decay(initial, num_updates, decay_rate=config.end, end_value=end)
-    return optax.constant_schedule(initial)
+        return optax.exponential_decay(1.0, num_updates, decay_rate=config.end, end_value=config.end)
+    return optax.constant_schedule(1.0)
 
 
 def adapt_rate_scale(scale: Array, kl: Array, target: float, learning_rate: Array | float) -> Array:

@@ -1,6 +1,11 @@
-"""Range checks of configuration fields. Every function names the first field that is out of range in a UserError."""
+"""Range checks of configuration fields. Every function names the first field that is out of range in a UserError.
+
+Arrays pass `positive` and `not_negative`: an argument of a compiled program has no value yet.
+"""
 
 from typing import Any
+
+import jax
 
 from envpool_bridge.errors import UserError
 
@@ -15,15 +20,17 @@ def at_least_one(config: Any, *names: str) -> None:
 def positive(config: Any, *names: str) -> None:
     """Raises UserError unless every named field is positive or None."""
     for name in names:
-        if getattr(config, name) is not None and not getattr(config, name) > 0.0:
-            raise UserError(f"{name} must be positive: got {getattr(config, name)}")
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, jax.Array) and not value > 0.0:
+            raise UserError(f"{name} must be positive: got {value}")
 
 
 def not_negative(config: Any, *names: str) -> None:
     """Raises UserError unless every named field is at least 0 or None."""
     for name in names:
-        if getattr(config, name) is not None and not getattr(config, name) >= 0.0:
-            raise UserError(f"{name} must not be negative: got {getattr(config, name)}")
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, jax.Array) and not value >= 0.0:
+            raise UserError(f"{name} must not be negative: got {value}")
 
 
 def fraction(config: Any, *names: str, above_zero: bool = False) -> None:

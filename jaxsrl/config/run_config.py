@@ -52,6 +52,8 @@ OPERATION = (
         "run.plateau_env_steps",
         "run.seeds",
         "run.seeds_at_once",
+        "run.seed_learning_rates",
+        "run.seed_entropy_coefs",
     }
     | {f"run.learner.{name}" for name in _SAFETY}
     | {f"run.pool.supervision.{field.name}" for field in dataclasses.fields(PoolConfig().supervision)}
@@ -80,6 +82,8 @@ class RunConfig:
         seeds: number of runs, with the seeds `seed`, `seed` + 1, ..., each in a run directory of its own. They are one program
             with plan `device_only`, and otherwise processes.
         seeds_at_once: of these processes, the number that run at the same time, each on cores of its own.
+        seed_learning_rates: values of the agent's `learning_rate`, one for each of `seeds`; empty for the same in all.
+        seed_entropy_coefs: values of the agent's `entropy_coef`, one for each of `seeds`; empty for the same in all.
         plan: placement of environments, inference and learning: a name in `jaxsrl.plan.policies.PLANS`, or your own function
             as "path/to/file.py:function" or "module:function".
         total_env_steps: environment steps of the whole run.
@@ -123,6 +127,8 @@ class RunConfig:
     seed: int = 0
     seeds: int = 1
     seeds_at_once: int = 1
+    seed_learning_rates: tuple[float, ...] = ()
+    seed_entropy_coefs: tuple[float, ...] = ()
     plan: Annotated[str, tyro.conf.arg(aliases=["--plan"])] = "single_learner_fine"
     total_env_steps: int = 500_000
     gradient_steps: int | None = None
@@ -171,6 +177,13 @@ class RunConfig:
             max_hours=self.max_hours,
             plateau_env_steps=self.plateau_env_steps,
         )
+        for name in ("seed_learning_rates", "seed_entropy_coefs"):
+            given = len(getattr(self, name))
+            if given and (given != self.seeds or given == 1):
+                raise UserError(
+                    f"run.{name}: expected one value for each of several run.seeds, got {given} with {self.seeds} of them; use "
+                    f"--run.seeds {max(given, 2)}, or the agent's option for one seed"
+                )
         if (self.init_only or self.init_optimizer) and not self.init_from:
             raise UserError(
                 "run.init_only and init_optimizer choose what to take: use --run.init-from RUN[@TAG] with them"

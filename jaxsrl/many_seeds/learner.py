@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from agents.api import Agent, LearnerState, Metrics
+from agents.api import LearnerState, Metrics
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.device_loop.episode_totals import EpisodeSums
 from jaxsrl.device_loop.loop import DispatchSize, RowsLearner
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.loop import LearnerStats
-from jaxsrl.many_seeds.program import MembersProgram, MemberStart
+from jaxsrl.many_seeds.program import MakeAgent, MembersProgram, MemberStart
 from jaxsrl.many_seeds.turns import Turns
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.replay.state import replace_learned
@@ -86,7 +86,7 @@ class SeedGroup:
 
     Args:
         num_members: of the group.
-        agent: agent that acts and learns.
+        make_agent: returns the agent that acts and learns, with the values that differ by member; see `MembersProgram`.
         env: environment of every row.
         rollout_length: T.
 
@@ -95,10 +95,10 @@ class SeedGroup:
         learners: by member, of those that have started.
     """
 
-    def __init__(self, num_members: int, agent: Agent, env: JaxEnv, rollout_length: int) -> None:
+    def __init__(self, num_members: int, make_agent: MakeAgent, env: JaxEnv, rollout_length: int) -> None:
         self.size = DispatchSize()
         self.learners: dict[int, MemberLearner] = {}
-        self._agent, self._env, self._rollout_length = agent, env, rollout_length
+        self._make_agent, self._env, self._rollout_length = make_agent, env, rollout_length
         self._turns = Turns(num_members, self._serve)
         self._program: MembersProgram | None = None
         self._positions: dict[int, int] = {}
@@ -148,7 +148,7 @@ class SeedGroup:
             # Members whose runs are complete never start.
             self._positions = {member: position for position, member in enumerate(sorted(requests))}
             starts, devices = [requests[member] for member in sorted(requests)], jax.local_devices()
-            self._program = MembersProgram(self._agent, self._env, self._rollout_length, starts, devices)
+            self._program = MembersProgram(self._make_agent, self._env, self._rollout_length, starts, devices)
             return
         counts = {self._positions[member]: count for member, count in requests.items()}
         metrics, episodes, seconds = self._program.advance(counts)

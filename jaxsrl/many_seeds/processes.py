@@ -1,14 +1,14 @@
 """Several seeds as processes: in turn, or next to each other on cores of their own."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.run_tasks import POLL_SECONDS, Task, run_tasks
-from jaxsrl.many_seeds.members import member_configs
+from jaxsrl.many_seeds.members import member_configs, member_values
 
 
 def train_in_processes(
@@ -35,13 +35,17 @@ def train_in_processes(
         raise UserError(
             f"run.seeds_at_once {config.seeds_at_once}: expected at most one for each of the {count_cores()} cores"
         )
-    tasks = [_task_of_seed(config, own, command) for own in member_configs(config)]
+    pairs = zip(member_configs(config), member_values(config), strict=True)
+    tasks = [_task_of_seed(config, own, values, command) for own, values in pairs]
     return run_tasks(tasks, config.seeds_at_once, show, poll_seconds)
 
 
-def _task_of_seed(config: RunConfig, own: RunConfig, command: Sequence[str]) -> Task:
+def _task_of_seed(config: RunConfig, own: RunConfig, values: Mapping[str, float], command: Sequence[str]) -> Task:
     flags = ["--run.seeds", "1", "--run.seeds-at-once", "1", "--run.seed", str(own.seed)]
     flags += ["--run.name", own.name] if own.name else []
+    for name, value in values.items():
+        option = name.replace("_", "-")
+        flags += [f"--run.seed-{option}s", f"--agent.{option}", str(value)]  # the first is an empty list
     output = None
     if config.seeds_at_once > 1:  # next to each other, they would mix their lines on the terminal
         directory = Path(own.directory)

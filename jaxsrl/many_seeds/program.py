@@ -1,7 +1,7 @@
 """The program of several runs: states and rows of all members, advanced by one dispatch."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from agents.api import Agent, LearnerState
+from agents.api import Agent, Array, LearnerState
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.device_loop.checkpoint_rows import rows_to_arrays
 from jaxsrl.device_loop.collect import DeviceRows
@@ -19,6 +19,9 @@ from jaxsrl.device_loop.program import RunKeys, make_advance
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.mesh import LearnerMesh
 
+MakeAgent = Callable[[dict[str, Array]], Agent]
+"""Function of float32 scalars by name, the agent's options that differ by member, that returns the agent."""
+
 
 class MemberStart(NamedTuple):
     """State of a member before its first update in this process.
@@ -27,11 +30,13 @@ class MemberStart(NamedTuple):
         state: learner state.
         keys: of the run.
         saved: arrays of a checkpoint, with the rows; None for a new run.
+        values: of the agent's options that differ by member.
     """
 
     state: LearnerState
     keys: RunKeys
     saved: Arrays | None
+    values: Mapping[str, float]
 
 
 class MembersProgram:
@@ -42,7 +47,8 @@ class MembersProgram:
     The constructor compiles the program.
 
     Args:
-        agent: agent that acts and learns.
+        make_agent: called once in the program, with each member's values as traced scalars. The agent's initial rows must not
+            depend on the values.
         env: environment of every row.
         rollout_length: T.
         starts: of the members.
@@ -53,7 +59,12 @@ class MembersProgram:
     """
 
     def __init__(
-        self, agent: Agent, env: JaxEnv, rollout_length: int, starts: Sequence[MemberStart], devices: Sequence[Any]
+        self,
+        make_agent: MakeAgent,
+        env: JaxEnv,
+        rollout_length: int,
+        starts: Sequence[MemberStart],
+        devices: Sequence[Any],
     ) -> None:
         self._per_device = -(-len(starts) // len(devices))
         self._devices = devices[: -(-len(starts) // self._per_device)]
@@ -65,12 +76,16 @@ class MembersProgram:
         first = LearnerMesh(self._devices[:1])
         self._state: LearnerState = self._stack([start.state for start in starts])
         self._keys: RunKeys = self._stack([start.keys for start in starts])
+        self._values: dict[str, jax.Array] = self._stack(
+            [{name: np.float32(value) for name, value in start.values.items()} for start in starts]
+        )
+        agent = make_agent({})
         self._rows: DeviceRows = self._stack(
             [place_rows(agent, env, first, start.keys, start.saved) for start in starts]
         )
         self._take = jax.jit(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))
         self._clear = jax.jit(clear_finished, donate_argnums=0, out_shardings=self._sharding)
-        self._advance = self._compile(agent, env, rollout_length)
+        self._advance = self._compile(make_agent, env, rollout_length)
 
     def advance(self, counts: Mapping[int, int]) -> tuple[dict[str, np.ndarray], EpisodeSums, float]:
         """Runs updates of each member, and waits for them.
@@ -86,7 +101,7 @@ class MembersProgram:
             updates[member] = count
         start = time.perf_counter()
         self._state, self._rows, metrics = self._advance(
-            jax.device_put(updates, self._sharding), self._state, self._rows, self._keys
+            jax.device_put(updates, self._sharding), self._state, self._rows, self._keys, self._values
         )
         jax.block_until_ready((self._state, self._rows, metrics))
         seconds = time.perf_counter() - start
@@ -122,10 +137,14 @@ class MembersProgram:
     def _stack(self, trees: Sequence[Any]) -> Any:
         return jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees), self._sharding)
 
-    def _compile(self, agent: Agent, env: JaxEnv, rollout_length: int) -> Any:
-        advance = make_advance(env, agent, rollout_length)
+    def _compile(self, make_agent: MakeAgent, env: JaxEnv, rollout_length: int) -> Any:
         # `vmap` computes batches of matrices, whose sums XLA may order in another way.
         is_cpu = self._devices[0].platform == "cpu"
+
+        def advance(
+            count: Array, state: LearnerState, rows: DeviceRows, keys: RunKeys, values: dict[str, Array]
+        ) -> Any:
+            return make_advance(env, make_agent(values), rollout_length)(count, state, rows, keys)
 
         def advance_members(*members: Any) -> Any:
             return jax.lax.map(lambda member: advance(*member), members) if is_cpu else jax.vmap(advance)(*members)
@@ -135,4 +154,5 @@ class MembersProgram:
             advance_members, mesh=self._sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
         )
         counts = jax.device_put(np.ones(self._padded, np.int32), self._sharding)
-        return jax.jit(program, donate_argnums=(1, 2)).lower(counts, self._state, self._rows, self._keys).compile()
+        jitted = jax.jit(program, donate_argnums=(1, 2))
+        return jitted.lower(counts, self._state, self._rows, self._keys, self._values).compile()

@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from agents.api import Agent, AnyAgent, LearnerState
+from agents.api import Agent, AnyAgent, Array, LearnerState
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -25,7 +25,7 @@ from jaxsrl.machine.lifecycle import stop_on_signals
 from jaxsrl.machine.program_cache import enable_program_cache
 from jaxsrl.machine.resources import Resources
 from jaxsrl.many_seeds.learner import SeedGroup
-from jaxsrl.many_seeds.members import member_configs
+from jaxsrl.many_seeds.members import member_experiments, member_values, with_values
 from jaxsrl.many_seeds.program import MemberStart
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
@@ -42,16 +42,22 @@ from jaxsrl.training.train import TrainingLoop
 
 
 def train_together(
-    agent: AnyAgent, source: EnvSource, spec: EnvSpec, config: RunConfig, experiment: Any, quiet: bool = False
+    build_agent: Callable[[Any], AnyAgent],
+    source: EnvSource,
+    spec: EnvSpec,
+    config: RunConfig,
+    experiment: Any,
+    quiet: bool = False,
 ) -> list[RunReport]:
     """Trains all seeds of a configuration in one program; each resumes if its run directory holds a checkpoint.
 
     Args:
-        agent: of every member.
+        build_agent: returns the agent of an experiment for the spec. It is also called with traced scalars as those options of the
+            experiment's agent that differ by seed.
         source: of environments, which are written in JAX.
         spec: of the source.
         config: with the number of seeds; the plan is `device_only`.
-        experiment: dataclass with the field `run`; saved as the config.json of each member with the member's configuration.
+        experiment: dataclass with the fields `agent` and `run`; saved as the config.json of each member with the member's values.
         quiet: no output on the terminal.
 
     Returns:
@@ -60,13 +66,20 @@ def train_together(
     Raises:
         UserError: something cannot run as asked; raised before training starts.
     """
+    agent = build_agent(experiment)
     config = with_gradient_budget(config, agent)
+    members = member_experiments(dataclasses.replace(experiment, run=config))
     plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory, *config.replay.preparation)
     _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())
-    trained, env = learning_agent(agent, spec, config.num_envs, config.rollout_length), jax_env_of_source(source)
+
+    def make_agent(values: dict[str, Array]) -> Agent:
+        own = build_agent(with_values(experiment, values)) if values else agent
+        return learning_agent(own, spec, config.num_envs, config.rollout_length)
+
+    trained, env = make_agent({}), jax_env_of_source(source)
     enable_program_cache(Path(config.directory), jax.default_backend())
-    group = SeedGroup(config.seeds, trained, env, config.rollout_length)
+    group = SeedGroup(config.seeds, make_agent, env, config.rollout_length)
     show: list[Callback] = [] if quiet else [_Progress(config)]
     setups: list[TrainingSetup] = []
     loops: list[TrainingLoop] = []
@@ -77,14 +90,14 @@ def train_together(
             setup.lifecycle.stop()
 
     with contextlib.ExitStack() as held:
-        for member, own in enumerate(member_configs(config)):
-            saved = dataclasses.replace(experiment, run=own)
+        for member, (saved, values) in enumerate(zip(members, member_values(config), strict=True)):
+            own: RunConfig = saved.run
             identity = make_identity(agent, saved, own, spec)
             directory = held.enter_context(RunDirectory(Path(own.directory) / run_name(own, agent, spec)))
             directory.validate(identity)
             setups.append(TrainingSetup(plan, trained, source, spec, own, directory, identity, quiet=True))
             callbacks = [_Leave(group, member), *make_callbacks(own, agent, source, saved.env), *show]
-            trainable = MemberTrainable(setups[-1], trained, env, group, member)
+            trainable = MemberTrainable(setups[-1], trained, env, group, member, values)
             loops.append(TrainingLoop(setups[-1], trainable, Coordinator(), callbacks))
         with stop_on_signals(stop, config.shutdown_timeout_seconds):
             return _Threads(group, loops).run()
@@ -120,14 +133,23 @@ class MemberTrainable(DeviceTrainable):
         env: of the group.
         group: of the member.
         member: index in the group.
+        values: of the agent's options that differ by member.
     """
 
-    def __init__(self, setup: TrainingSetup, agent: Agent, env: JaxEnv, group: SeedGroup, member: int) -> None:
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        agent: Agent,
+        env: JaxEnv,
+        group: SeedGroup,
+        member: int,
+        values: Mapping[str, float],
+    ) -> None:
         super().__init__(setup, agent, env)
-        self._group, self._member = group, member
+        self._group, self._member, self._values = group, member, values
 
     def make_learner(self, state: LearnerState, saved: Arrays | None, watch: FiniteWatch) -> RowsLearner:
-        return self._group.start(self._member, MemberStart(state, self.run_keys(), saved), watch)
+        return self._group.start(self._member, MemberStart(state, self.run_keys(), saved, self._values), watch)
 
     def validate_control(self, action: str) -> None:
         raise UserError(f"the seeds of one program cannot {action} alone: stop this seed; the same command resumes it")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agents.dqn import DQNConfig
 from agents.networks.config import NetworkConfig
 from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
@@ -21,7 +22,8 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.parts import CheckpointConfig, EvalConfig, MetricsConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.experiment import Experiment
+from jaxsrl.experiment import Experiment, cli, parse_flags
+from jaxsrl.many_seeds.members import member_experiments
 from jaxsrl.many_seeds.processes import train_in_processes
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -157,8 +159,31 @@ def test_a_signal_saves_all_seeds(tmp_path):
 
 
 @pytest.mark.slow
+def test_seeds_with_values_of_their_own_equal_single_runs(tmp_path):
+    schedule = ScheduleConfig("linear", end=0.3, warmup=0.2)
+    agent = dataclasses.replace(EXPERIMENT.agent, learning_rate_schedule=schedule, entropy_coef_schedule=schedule)
+    values = {"seed_learning_rates": (1e-4, 3.3e-3), "seed_entropy_coefs": (0.1, 0.013)}
+    many = dataclasses.replace(with_run(directory=str(tmp_path), seeds=2, **values), agent=agent)
+    many.train_seeds(quiet=True)
+    for seed, learning_rate, entropy_coef in ((5, 1e-4, 0.1), (6, 3.3e-3, 0.013)):
+        own = dataclasses.replace(agent, learning_rate=learning_rate, entropy_coef=entropy_coef)
+        single = dataclasses.replace(with_run(directory=str(tmp_path / "single"), seed=seed), agent=own)
+        expected = single.train(quiet=True).directory
+        assert_same_run(run_path(tmp_path, seed), expected)
+        config, wanted = (
+            json.loads((path / "config.json").read_text()) for path in (run_path(tmp_path, seed), expected)
+        )
+        config["experiment"]["run"]["directory"] = wanted["experiment"]["run"]["directory"]
+        assert config == wanted
+    # The complete seed does not start again, so the other one is the program's first member.
+    shutil.rmtree(run_path(tmp_path, 6) / "checkpoints" / str(UPDATES))
+    many.train_seeds(quiet=True)
+    assert_same_run(run_path(tmp_path, 6), expected)
+
+
+@pytest.mark.slow
 def test_seeds_with_a_target_stop_at_their_own_updates(tmp_path):
-    reports = with_run(directory=str(tmp_path), seeds=3, target_return=39.0, total_env_steps=40_000).train_seeds(
+    reports = with_run(directory=str(tmp_path), seeds=3, target_return=30.0, total_env_steps=40_000).train_seeds(
         quiet=True
     )
     updates = [report.num_updates for report in reports]
@@ -229,6 +254,36 @@ def test_seeds_as_processes_run_in_turn(tmp_path):
     assert second[0] == {"--run.seeds": "1", "--run.seeds-at-once": "1", "--run.seed": "4", "--run.name": "mine_seed4"}
     assert second[2] - first[2] >= 0.3
     assert lines == ["seed 3 starts", "seed 3 is complete", "seed 4 starts", "seed 4 is complete"]
+
+
+def test_seeds_as_processes_get_their_own_values(tmp_path):
+    asked = ["--run.seeds", "2", "--run.seed-learning-rates", "1e-5", "3.3e-3", "--run.seed-entropy-coefs", "0", "0.1"]
+    experiment = parse_flags(EXPERIMENT, asked)
+    write = "import json, pathlib, sys; pathlib.Path(sys.argv[1], sys.argv[-1]).write_text(json.dumps(sys.argv[2:]))"
+    experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, name="mine"))
+    assert train_in_processes(experiment.run, [sys.executable, "-c", write, str(tmp_path)], lambda line: None) == 0
+    files = sorted(tmp_path.iterdir())
+    parsed = [parse_flags(EXPERIMENT, [*asked, *json.loads(file.read_text())]) for file in files]
+    assert parsed == member_experiments(experiment)
+    assert [(own.agent.learning_rate, own.agent.entropy_coef) for own in parsed] == [(1e-5, 0.0), (3.3e-3, 0.1)]
+
+
+@pytest.mark.parametrize("plan", ["device_only", "serial"])
+@pytest.mark.parametrize(
+    ("agent", "flags", "problem"),
+    [
+        (DQNConfig(), ["--run.seed-entropy-coefs", "0.1", "0.2"], "option entropy_coef, got DQNConfig"),
+        (PPOConfig(), ["--run.seed-learning-rates", "0.1", "-0.1"], "learning_rate must be positive: got -0.1"),
+        (PPOConfig(), ["--run.seed-learning-rates", "0.1"], "got 1 with 2 of them"),
+    ],
+)
+def test_values_of_seeds_are_rejected_before_a_start(plan, agent, flags, problem, tmp_path, capsys):
+    experiment = dataclasses.replace(EXPERIMENT, agent=agent)
+    with pytest.raises(SystemExit) as stopped:
+        cli(experiment, ["--run.seeds", "2", "--plan", plan, "--run.directory", str(tmp_path / "runs"), *flags])
+    assert stopped.value.code == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -1,5 +1,6 @@
 """Schedules against formulas in numpy, their errors, and the factor of an adaptive learning rate."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -30,6 +31,19 @@ def test_make_schedule_equals_its_formula(kind, warmup):
     expected = INITIAL * np.where(numbers < rising, numbers / max(rising, 1), DECAYS[kind](passed))
     got = [float(schedule(jnp.int32(number))) for number in numbers]
     np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", DECAYS)
+def test_an_array_gives_the_schedule_of_its_value(kind):
+    config, numbers = ScheduleConfig(kind, 0.3, 0.2), jnp.arange(UPDATES + 9)
+
+    @jax.jit
+    def of_array(initial):
+        return jax.vmap(make_schedule(config, initial, UPDATES))(numbers)
+
+    for initial in (3.3e-3, 7.7e-4, 1e-5):
+        expected = jax.jit(jax.vmap(make_schedule(config, initial, UPDATES)))(numbers)
+        np.testing.assert_array_equal(of_array(jnp.float32(initial)), expected)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from agents.ops import validate
@@ -26,6 +27,16 @@ def test_field_out_of_range_is_named(check, valid, invalid, message):
     for value in invalid:
         with pytest.raises(UserError, match=re.escape(message.format(value))):
             check(SimpleNamespace(fine=1, x=value), "fine", "x")
+
+
+def test_an_argument_of_a_compiled_program_passes():
+    @jax.jit
+    def program(x):
+        validate.positive(SimpleNamespace(x=x), "x")
+        validate.not_negative(SimpleNamespace(x=x), "x")
+        return x
+
+    assert program(3.0) == 3.0
 
 
 def test_fraction_above_zero_rejects_zero():

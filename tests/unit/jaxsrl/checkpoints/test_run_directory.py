@@ -102,6 +102,8 @@ CHANGES = {
     "run.plateau_env_steps": 5000,
     "run.seeds": 3,
     "run.seeds_at_once": 2,
+    "run.seed_learning_rates": [1e-4, 3e-4, 1e-3],
+    "run.seed_entropy_coefs": [0.0, 0.01, 0.1],
     "run.plan": "serial",
     "run.pool.num_workers": 4,
     "run.pool.lanes_per_worker": 1,
