@@ -1,12 +1,14 @@
-"""Size limits: files of at most 400 lines and functions of at most 60."""
+"""Size limits: files of at most 400 lines, functions of at most 60, documentation of at most 32,000 words."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+MAX_DOCS_WORDS = 32_000  # docs/ without docs/lab
 
 
 def violations(path: Path, text: str) -> list[str]:
@@ -23,12 +25,33 @@ def violations(path: Path, text: str) -> list[str]:
     return listed
 
 
-def main() -> int:
-    """Checks every tracked Python file and returns the exit status."""
-    tracked = subprocess.run(["git", "ls-files", "*.py"], capture_output=True, text=True, check=True).stdout.split()
-    listed = [
-        line for name in tracked if Path(name).exists() for line in violations(Path(name), Path(name).read_text())
+def prose_words(page: str) -> int:
+    """Returns the number of words of a page outside fenced code blocks; a word has a letter or a digit."""
+    prose = re.sub(r"^[ \t]*(```|~~~).*?^[ \t]*\1[ \t]*$", "", page, flags=re.DOTALL | re.MULTILINE)
+    return sum(bool(re.search(r"[A-Za-z0-9]", word)) for word in prose.split())
+
+
+def docs_violations(pages: dict[Path, str]) -> list[str]:
+    """Returns one line if the pages of the documentation, without the lab, have too many words."""
+    words = sum(prose_words(text) for path, text in pages.items() if path.parts[:2] != ("docs", "lab"))
+    if words <= MAX_DOCS_WORDS:
+        return []
+    return [
+        f"docs: {words:,} words, at most {MAX_DOCS_WORDS:,}: say each fact once, link to it, or move runs to docs/lab"
     ]
+
+
+def tracked_texts(pattern: str) -> dict[Path, str]:
+    """Returns the tracked files that match a pattern and exist, with their texts."""
+    names = subprocess.run(["git", "ls-files", "-z", pattern], capture_output=True, text=True, check=True).stdout
+    return {Path(name): Path(name).read_text() for name in names.split("\0") if name and Path(name).exists()}
+
+
+def main() -> int:
+    """Checks every tracked Python file and the documentation, and returns the exit status."""
+    tracked = tracked_texts("*.py")
+    listed = [line for path, text in tracked.items() for line in violations(path, text)]
+    listed += docs_violations(tracked_texts("docs/*.md"))
     print("\n".join(listed) if listed else f"sizes: {len(tracked)} files within limits")
     return 1 if listed else 0
 

@@ -27,3 +27,17 @@ def test_sizes_allow_functions_of_60_lines(keyword, lines, rejected):
 def test_sizes_name_a_long_method_with_its_line():
     text = "class C:\n    def long(self):\n" + "        a = 1\n" * 60
     assert sizes.violations(Path("x.py"), text) == ["x.py:2: long has 61 lines, at most 60"]
+
+
+def test_sizes_count_words_outside_code_and_marks():
+    code = "```\nnot counted\n```\n- `jaxsrl view`, 3 &\n  ```python\n  nor this\n  ```\n"
+    page = f"# One heading\n\n| `two` | - |\n|---|---|\n\n{code}"
+    assert sizes.prose_words(page) == 6
+
+
+@pytest.mark.parametrize(("words", "rejected"), [(32_000, False), (32_001, True)])
+def test_sizes_allow_documentation_of_32000_words(words, rejected):
+    pages = {Path("docs/a.md"): "word " * 20_000, Path("docs/b/c.md"): "word " * (words - 20_000)}
+    pages[Path("docs/lab/d.md")] = "word " * 100
+    message = "docs: 32,001 words, at most 32,000: say each fact once, link to it, or move runs to docs/lab"
+    assert sizes.docs_violations(pages) == ([message] if rejected else [])
