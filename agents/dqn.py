@@ -1,7 +1,7 @@
 """Deep Q-networks, with the options of double, dueling, prioritized, n-step, distributional and noisy DQN and Ape-X.
 
 Source: Mnih et al. 2015, algorithm 1. `docs/algorithms/dqn.md` lists the sources of the options and every deviation.
-Rainbow is `agents.rainbow`.
+Rainbow is six of the options at once: `experiments/rainbow_atari.py`.
 """
 
 import dataclasses

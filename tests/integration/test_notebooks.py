@@ -38,6 +38,11 @@ SMALL = {
         "ENV_STEPS = 20_480; SIZE = 3",
         "assert evaluation.mean_return > 0.3 and 'row 0, step 0: bad observation' in refusal",
     ),
+    "06_warm_start": (
+        "ENV_STEPS = 81_920; TUNED_STEPS = 10_240",
+        "assert set(curves) == {'from nothing', 'all parameters', 'torso only'} and all(map(len, curves.values()))\n"
+        "assert returns['student'] > returns['alone'] and returns['teacher'] > 100.0",
+    ),
     "07_self_play_and_ratings": (
         "UPDATES = 60; EVERY = 10",
         "assert len(circle) == len(learner) == 6 and int(library.count) == 7 and abs(mixture.sum() - 1.0) < 1e-5\n"

@@ -15,7 +15,6 @@ from agents.networks.q_network import QNetwork
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import first_transitions
 from agents.ops.optimizers import OptimizerConfig
-from agents.rainbow import rainbow_config
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 
@@ -333,12 +332,6 @@ def test_dqn_rejects_invalid_networks_actions_and_runs():
         make_dqn(DQNConfig(), SPEC, NETWORK)
     with pytest.raises(UserError, match="the importance exponent changes"):
         make_dqn(prioritized(0.4, total_updates=0), SPEC, NETWORK)
-
-
-def test_rainbow_is_everything_at_once_and_can_be_changed():
-    config = rainbow_config(n_step=5)
-    assert (config.value_type, config.n_step, config.replay.priority_exponent) == ("c51", 5, 0.5)
-    assert config.double and config.dueling and config.noisy  # noqa: PT018
 
 
 def test_greedy_mode_acts_randomly_with_eval_epsilon():
