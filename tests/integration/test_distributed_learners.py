@@ -1,12 +1,8 @@
 """Learner processes that train together: the parameters of one process, stops together, and what happens when one is lost."""
 
 import json
-import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,28 +11,26 @@ import pytest
 
 from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.metrics.evaluations import read_evaluations
+from tests.support import learner_processes
+from tests.support.learner_processes import END_SECONDS, ends
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).parents[2]
 UPDATES = 20
 SIZES = (
     *("--run.num-envs", "16", "--run.rollout-length", "8", "--run.name", "run", "--learner.num-devices", "2"),
     *("--checkpoint.interval-updates", "5", "--eval.final-episodes", "0", "--network.hidden-sizes", "16"),
     *("--agent.num-minibatches", "2", "--agent.num-epochs", "2"),
 )
-END_SECONDS = 240  # of a run, whose programs may have to be compiled beside other tests
+PPO = "experiments/ppo_cartpole.py"
 
 
-def start(
-    directory: Path, *flags: str, updates: int = UPDATES, program: str = "experiments/ppo_cartpole.py"
-) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    budget = ("--run.total-env-steps", str(16 * 8 * updates), "--run.directory", str(directory))
-    command = [sys.executable, program, *SIZES, *budget, *flags]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+def budget(directory: Path, updates: int) -> tuple[str, ...]:
+    return (*SIZES, "--run.total-env-steps", str(16 * 8 * updates), "--run.directory", str(directory))
+
+
+def start(directory: Path, *flags: str, updates: int = UPDATES):
+    return learner_processes.start(PPO, *budget(directory, updates), *flags)
 
 
 def start_two(
@@ -44,40 +38,9 @@ def start_two(
     *flags: str,
     own: dict[int, tuple[str, ...]] | None = None,
     updates: int = UPDATES,
-    programs: tuple[str, ...] = ("experiments/ppo_cartpole.py",) * 2,
+    programs: tuple[str, str] = (PPO, PPO),
 ):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    together = ("--machine.num-cpu-devices", "1", "--distributed.coordinator", f"127.0.0.1:{port}", *flags)
-    return [
-        start(
-            directory,
-            *together,
-            *("--distributed.num-processes", "2", "--distributed.process-id", str(process)),
-            *("--distributed.lost-seconds", "10", "--distributed.wait-seconds", "120"),
-            *(own or {}).get(process, ()),
-            updates=updates,
-            program=programs[process],
-        )
-        for process in range(2)
-    ]
-
-
-def ends(started: list[subprocess.Popen[str]], seconds: float = END_SECONDS) -> list[tuple[int, str, str]]:
-    """(status, stdout, stderr) of each; none is left running."""
-    found: list[tuple[int, str, str]] = []
-    try:
-        deadline = time.monotonic() + seconds
-        for process in started:
-            out, err = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
-            found.append((process.returncode, out, err))
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    return found
+    return learner_processes.start_two(programs, *budget(directory, updates), *flags, own=own)
 
 
 def wait_for_checkpoint(directory: Path, seconds: float = END_SECONDS) -> None:
@@ -171,7 +134,7 @@ def test_process_reports_missing_others(tmp_path):
 
 
 def test_stuck_process_ends_all_and_is_named(tmp_path):
-    programs = ("experiments/ppo_cartpole.py", "tests/integration/stuck_learner.py")
+    programs = (PPO, "tests/integration/stuck_learner.py")
     waits = dict.fromkeys(range(2), ("--distributed.wait-seconds", "40"))
     started = start_two(tmp_path, "--plan", "multiple_learners", own=waits, programs=programs)
     ended = ends(started)
@@ -180,7 +143,7 @@ def test_stuck_process_ends_all_and_is_named(tmp_path):
 
 
 def test_failed_last_checkpoint_is_written_again(tmp_path):
-    programs = ("tests/integration/failed_last_save.py", "experiments/ppo_cartpole.py")
+    programs = ("tests/integration/failed_last_save.py", PPO)
     waits = dict.fromkeys(range(2), ("--distributed.wait-seconds", "40"))
     ended = ends(start_two(tmp_path, "--plan", "multiple_learners", own=waits, programs=programs))
     assert [status for status, _, _ in ended] == [0, 0], ended

@@ -17,8 +17,9 @@ from envpool_bridge.errors import UserError
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.experiment import Experiment
 from jaxsrl.population.policies import PoliciesConfig, load_policy_params
-from jaxsrl.training.callbacks import Callback
+from tests.support.learner_processes import ends, start_two
 from tests.support.run_configs import run_config
+from tests.support.slot_watch import SlotWatch, trees_equal
 
 ROWS, STEPS, UPDATES = 32, 8, 8
 POOL = SelfPlayConfig(slots=2, library_size=3, self_share=0.25, snapshot_every=2, reslot_every=3)
@@ -36,47 +37,26 @@ def experiment(directory, updates=UPDATES, self_play=POOL, **changes):
     )
 
 
-def trees_equal(one, other):
-    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))
-
-
-class Watch(Callback):
-    """Compares each slot with the parameters that the learner had when the slot's member entered the library."""
-
-    def __init__(self):
-        self.members, self.entered = [], {}
-
-    def on_start(self, run):
-        self.entered[0] = jax.device_get(run.state.params["learner"])
-        self.compare(run)
-
-    def on_update(self, run):
-        number = run.num_updates
-        assert number == len(self.members)  # every update is seen
-        if number % POOL.snapshot_every == 0:
-            self.entered[number // POOL.snapshot_every] = jax.device_get(run.state.params["learner"])
-        self.compare(run)
-
-    def compare(self, run):
-        params = jax.device_get(run.state.params)
-        for slot, member in enumerate(params["members"].tolist()):
-            assert trees_equal(jax.tree.map(lambda leaf, slot=slot: leaf[slot], params["slots"]), self.entered[member])
-        self.members.append(params["members"].tolist())
-
-
 def watched(directory, **changes):
-    watch = Watch()
-    report = experiment(directory, **changes).train(quiet=True, callbacks=[watch])
-    assert len(watch.members) == UPDATES + 1
-    changes_seen = sum(a != b for a, b in zip(watch.members, watch.members[1:], strict=False))
-    assert changes_seen >= 2
-    assert not trees_equal(watch.entered[0], watch.entered[UPDATES // POOL.snapshot_every])
-    return report, watch
+    """Trains, and compares the slots of every version; returns the report and the members of the slots by version."""
+    made, watch = experiment(directory, **changes), SlotWatch(POOL.snapshot_every)
+    agent, _, _ = made.build()
+    structure = jax.tree.structure(jax.eval_shape(agent.init, jax.random.key(0)).params)
+    with watch.receives(structure):
+        report = made.train(quiet=True, callbacks=[watch])
+    watch.check_changes(UPDATES)
+    assert (watch.received > UPDATES) == (made.run.plan != "device_only")
+    return report, watch.members
 
 
-def test_slots_hold_their_members_in_the_serial_plan(tmp_path):
-    report, _ = watched(tmp_path)
-    library = report.state.extra["library"]
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    """Report and members of the reference."""
+    return watched(tmp_path_factory.mktemp("serial"))
+
+
+def test_slots_hold_their_members_in_the_serial_plan(serial):
+    library = serial[0].state.extra["library"]
     assert sorted(library.member.tolist()) == [2, 3, 4]
     assert float(library.games.sum()) > 0
 
@@ -88,19 +68,39 @@ def test_slots_hold_their_members_in_the_serial_plan(tmp_path):
         {"plan": "single_learner_fine", "pool_num_workers": 2},
         {"plan": "single_learner_coarse", "pool_num_workers": 2},
         {"plan": "multiple_learners", "learner_num_devices": 2, "pool_num_workers": 2},
+        {"plan": "decoupled", "pool_num_workers": 2, "inference_num_devices": 2, "inference_num_servers": 2},
+        {"plan": "decoupled", "pool_num_workers": 2, "learner_num_devices": 2},
+        {"plan": "dedicated_environments", "pool_num_workers": 1},
         {"plan": "device_only"},
         {"plan": "device_only", "learner_num_devices": 2},
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
-def test_slots_hold_their_members_in_every_plan(tmp_path, changes):
-    serial, watch = watched(tmp_path / "serial")
-    other, seen = watched(tmp_path / "other", **changes)
-    assert seen.members == watch.members
-    ours, theirs = jax.device_get((serial.state, other.state))
+def test_slots_hold_their_members_in_every_plan(tmp_path, serial, changes):
+    other, members = watched(tmp_path, **changes)
+    assert members == serial[1]
+    ours, theirs = jax.device_get((serial[0].state, other.state))
     for a, b in zip(jax.tree.leaves(ours.extra["library"]), jax.tree.leaves(theirs.extra["library"]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     assert trees_equal(ours.extra["games"], theirs.extra["games"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan_name", ["single_learner_fine", "multiple_learners"])
+def test_slots_hold_their_members_in_every_process(tmp_path, serial, plan_name):
+    program, devices = "tests/integration/self_play_learner.py", ("--learner.num-devices", "2")
+    flags = ("--plan", plan_name, "--pool.num-workers", "2", *devices, "--run.directory", str(tmp_path))
+    ended = ends(start_two(program, *flags))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    expected = {str(version): members for version, members in serial[1].items()}
+    assert [json.loads(said.strip().splitlines()[-1]) for _, said, _ in ended] == [expected] * 2
+
+
+@pytest.mark.parametrize("plan_name", ["central", "distributed_replay"])
+def test_plans_without_a_pool_reject_self_play(tmp_path, plan_name):
+    with pytest.raises(UserError, match=plan_name):
+        experiment(tmp_path, plan=plan_name).train(quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_members_come_from_other_runs(tmp_path):
