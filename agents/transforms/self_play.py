@@ -123,13 +123,14 @@ def make_self_play(
             f"self-play needs one policy that learns from trajectories, such as ppo: got {agent.name}, which learns from replay "
             f"or is several policies"
         )
-    num_envs = num_rows // spec.rows_per_env
-    against_slots = int(np.sum(_slots(config, np.arange(num_envs)) != _SELF))
-    if against_slots < 2 * config.slots:
+    num_envs, needed = num_rows // spec.rows_per_env, 2 * config.slots
+    against_slots = int(_rank(config, np.asarray(num_envs)))
+    if against_slots < needed:
+        least = _least_envs(config, needed) * spec.rows_per_env
         raise UserError(
-            f"self_play.slots: each of {config.slots} slots needs an environment for either team: expected {2 * config.slots} "
-            f"environments without self-play, got {against_slots} of {num_envs}; use fewer slots, a smaller self_share or more "
-            f"rows"
+            f"self_play.slots: each of {config.slots} slots needs an environment for either team: expected {needed} "
+            f"environments without self-play, got {against_slots} of {num_envs}; use fewer slots, a smaller self_share or "
+            f"--run.num-envs {least} at least"
         )
     pool = _Pool(agent, config, first_team, tuple(members))
     return agent._replace(
@@ -172,6 +173,14 @@ def _num_self(config: SelfPlayConfig, num_envs: np.ndarray) -> np.ndarray:
 def _rank(config: SelfPlayConfig, env: np.ndarray) -> np.ndarray:
     """Returns the number of environments before each in which a slot plays."""
     return env - _num_self(config, env)
+
+
+def _least_envs(config: SelfPlayConfig, against_slots: int) -> int:
+    """Returns the smallest number of environments of which slots play in `against_slots`."""
+    num_envs = int((against_slots - 1) / (1.0 - config.self_share)) + 1
+    while _rank(config, np.asarray(num_envs)) < against_slots:
+        num_envs += 1
+    return num_envs
 
 
 def _init(pool: _Pool, num_envs: int, key: Array) -> LearnerState:

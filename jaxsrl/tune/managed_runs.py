@@ -1,12 +1,15 @@
 """Common parts of the managers of runs: their state file, and the commands of their runs."""
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agents.transforms.self_play import SelfPlayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import read_json
+from jaxsrl.experiment import load_experiment
 from jaxsrl.machine.run_tasks import Task
 
 Train = Callable[[Sequence[Task]], int]
@@ -63,3 +66,23 @@ def opponent_flags(members: Sequence[Path], mixture: Sequence[float], slots: int
         "mixture": [repr(float(weight)) for weight in mixture],
     }
     return [word for option, values in pool.items() for word in (f"--policies.self-play.{option}", *values)]
+
+
+def validate_opponents(experiment: Path, flags: Sequence[str], slots: int, self_share: float = 0.0) -> None:
+    """Makes the agent of a run against opponents, so that one that cannot play them is rejected before the first run starts.
+
+    Args:
+        experiment: path of its file.
+        flags: of the experiment.
+        slots: opponents that act at the same time.
+        self_share: largest share of the environments in which the learner plays itself.
+
+    Raises:
+        UserError: there are too few environments, the game has no two teams, or the algorithm cannot play opponents.
+    """
+    made = load_experiment(experiment, flags)
+    pool = SelfPlayConfig(slots=slots, self_share=self_share)
+    try:
+        dataclasses.replace(made, policies=dataclasses.replace(made.policies, self_play=pool)).build()
+    except UserError as error:
+        raise UserError(f"later runs play {slots} opponents at a time (--slots): {error}") from error

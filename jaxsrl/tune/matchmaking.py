@@ -12,6 +12,8 @@ import numpy as np
 
 Role = Literal["main_agent", "main_exploiter", "league_exploiter", "best_response"]
 _SELF_SHARE, _PAST_SHARE = 0.35, 0.5  # of a main agent's games; the rest is against policies that beat it
+LARGEST_SELF_SHARE = 1.0 - _PAST_SHARE
+"""Self-play of a main agent that no other policy beats."""
 _BEATEN_BY_EXPLOITER, _FORGOTTEN = 0.3, 0.5  # win rates below which they are such
 _HOPELESS = 0.2  # an exploiter that wins less starts with earlier main agents
 _EXPLOITED = 0.7  # an exploiter that wins more has done its work
@@ -79,7 +81,7 @@ def choose_opponents(role: Role, own: int | None, entries: Sequence[Entry], win_
             forgotten = _are(entries, "main_agent") & ~_newest(entries) & (rates < _FORGOTTEN)
             losses = _weights(exploiters | forgotten, hard)
             if not losses:  # their share is self-play
-                return Match(1.0 - _PAST_SHARE, past)
+                return Match(LARGEST_SELF_SHARE, past)
             share = _PAST_SHARE / (1.0 - _SELF_SHARE)
             mixed = {
                 number: share * past.get(number, 0.0) + (1.0 - share) * losses.get(number, 0.0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.main import main
 from jaxsrl.population.ratings import win_probability
 from jaxsrl.tune import league as module
 from jaxsrl.tune.league import STATE, League, LeagueConfig
@@ -181,6 +182,17 @@ def test_bad_settings_and_other_ones_are_rejected(tmp_path):
         with pytest.raises(UserError, match=message):
             dataclasses.replace(CONFIG, **changes)
     assert league(tmp_path / "stopped", train=lambda tasks: 130).run() == 130
+
+
+@pytest.mark.parametrize(("rule", "num_envs", "least"), [("league", "28", "30"), ("fcp", "14", "16")])
+def test_too_few_environments_are_rejected_before_any_run(tmp_path, monkeypatch, capsys, rule, num_envs, least):
+    monkeypatch.chdir(tmp_path)
+    game = ("--env.suite", "jax", "--env.id", "RockPaperScissors-v1", "--plan", "device_only")
+    with pytest.raises(SystemExit) as ended:
+        main(["league", "ppo", *game, "--rule", rule, "--run.num-envs", num_envs])
+    assert ended.value.code == 2
+    assert f"--run.num-envs {least} at least" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.main import main
 from jaxsrl.tune import psro as module
 from jaxsrl.tune.psro import PSRO, STATE, PSROConfig
 
@@ -130,6 +131,19 @@ def test_bad_settings_and_other_ones_are_rejected(tmp_path):
         with pytest.raises(UserError, match=message):
             dataclasses.replace(CONFIG, **changes)
     assert psro(tmp_path / "stopped", train=lambda tasks: 130).run() == 130
+
+
+def test_too_few_environments_are_rejected_before_any_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    game = ("--env.suite", "jax", "--env.id", "RockPaperScissors-v1", "--plan", "device_only")
+    with pytest.raises(SystemExit) as ended:
+        main(["psro", "ppo", *game, "--run.num-envs", "14"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "later runs play 4 opponents at a time (--slots)" in said
+    assert "expected 8 environments without self-play, got 7 of 7" in said
+    assert "--run.num-envs 16 at least" in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

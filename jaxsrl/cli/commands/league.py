@@ -54,10 +54,15 @@ class TrainLeague:
         import sys
 
         from jaxsrl.tune.league import League, LeagueConfig
+        from jaxsrl.tune.managed_runs import validate_opponents
+        from jaxsrl.tune.matchmaking import LARGEST_SELF_SHARE
 
         path = find_experiment(self.experiment)
         names = {field.name for field in dataclasses.fields(LeagueConfig)} - {"experiment"}
         config = LeagueConfig(str(path), **{name: getattr(self, name) for name in names})
+        if self.rounds > 1:
+            # In fictitious co-play only the best response meets others, and it never plays itself.
+            validate_opponents(path, self.flags, self.slots, LARGEST_SELF_SHARE if self.rule == "league" else 0.0)
 
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201

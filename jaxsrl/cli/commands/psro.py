@@ -45,6 +45,7 @@ class TrainPSRO:
         """Trains the policies that are missing, and prints all with their weight in the newest mixture."""
         import sys
 
+        from jaxsrl.tune.managed_runs import validate_opponents
         from jaxsrl.tune.psro import PSRO, PSROConfig
 
         path = find_experiment(self.experiment)
@@ -58,6 +59,8 @@ class TrainPSRO:
             self.seed,
             self.flags,
         )
+        if self.iterations > 1:
+            validate_opponents(path, self.flags, self.slots)
 
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -96,6 +96,19 @@ def test_every_slot_plays_both_teams():
     assert np.asarray(state["env"]).tolist() == np.repeat(np.arange(ENVS), 4).tolist()
 
 
+@pytest.mark.parametrize(("slots", "self_share"), [(1, 0.0), (2, 0.25), (3, 0.5), (4, 0.35), (5, 0.9)])
+def test_the_least_environments_give_each_slot_both_teams(slots, self_share):
+    config = dataclasses.replace(CONFIG, slots=slots, self_share=self_share)
+    with pytest.raises(UserError, match="at least") as rejected:
+        make_self_play(ppo(), SPEC, config, 4)
+    least = int(str(rejected.value).split("--run.num-envs ")[1].split()[0])
+    state = make_self_play(ppo(), SPEC, config, least).initial_agent_state(least)
+    seats = {(int(slot), row % 4) for row, slot in enumerate(state["controller"]) if slot >= 0}
+    assert seats == {(slot, row) for slot in range(slots) for row in range(4)}
+    with pytest.raises(UserError, match=f"expected {2 * slots} environments"):
+        make_self_play(ppo(), SPEC, config, least - 4)
+
+
 @pytest.mark.parametrize("chosen", [slice(None), slice(4, 16)])
 def test_each_row_is_acted_for_by_its_policy(chosen):
     agent, plain = make_self_play(ppo(), SPEC, CONFIG, ROWS), ppo()
@@ -242,7 +255,7 @@ def test_bad_settings_are_rejected(changes, says):
 @pytest.mark.parametrize(
     ("spec", "agent", "config", "rows", "says"),
     [
-        (SPEC, "ppo", {"slots": 4}, ROWS, "expected 8 environments without self-play, got 6 of 8; use fewer slots"),
+        (SPEC, "ppo", {"slots": 4}, ROWS, "expected 8 environments without self-play, got 6 of 8; use .* 40 at least"),
         (SPEC, "ppo", {"team": "red_1"}, ROWS, r"two teams of the same size: .*'red_1' puts 1 of 4"),
         (team_spec(("a", "b", "c")), "ppo", {"team": ""}, ROWS, "two teams of the same size"),
         (EnvSpec("one", SEEN, CHOSEN), "ppo", {}, ROWS, "one has one agent: self-play needs two teams"),
