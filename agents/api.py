@@ -266,6 +266,21 @@ class SampleUpdateFn(Protocol):
     def __call__(self, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]: ...
 
 
+class PredictObservationsFn(Protocol):
+    """Predicts the observations of a window that it does not see, from its actions (open loop). Only world models can.
+
+    Args: params; window: a trajectory with its agent state; seen [T+1, B] bool, the observations that may be used: others have
+    no effect; key, consumed.
+
+    Returns: real and predicted values of each leaf of the observation by name, in the same form. They are numbers [T+1, B, V] in
+    the environment's units, a category as probabilities; or images [T+1, B, H, W, C] in [0, 1]. Seen ones are reconstructed.
+    """
+
+    def __call__(
+        self, params: Params, window: Trajectory, seen: Array, key: Array
+    ) -> dict[str, tuple[Array, Array]]: ...
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Progress:
@@ -335,6 +350,7 @@ class ReplayAgent(NamedTuple):
     """An algorithm that learns from samples of a replay buffer, bound as an `Agent` is.
 
     `jaxsrl.replay` makes an Agent of it, whose update inserts a trajectory, draws, and takes as many gradient steps as are due.
+    `predict_observations` is for evaluation; None if the agent does not offer it.
     """
 
     name: str
@@ -344,6 +360,7 @@ class ReplayAgent(NamedTuple):
     update: SampleUpdateFn
     extras: Mapping[str, ArraySpec]
     data: Replay
+    predict_observations: PredictObservationsFn | None = None
 
 
 AnyAgent = Agent | ReplayAgent

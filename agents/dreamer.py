@@ -51,6 +51,7 @@ from agents.world_models.model import (
     predicted_discount,
     predicted_reward,
 )
+from agents.world_models.open_loop import predict_observations
 from agents.world_models.rssm import Latent
 from agents.world_models.sizes import WorldModelConfig
 from agents.world_models.windows import initial_state, load_latent, observe_window, store_state
@@ -208,6 +209,7 @@ def make_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) -
         update=partial(update, dreamer),
         extras={},
         data=Replay(config.replay, config.burn_in + config.sequence_length, stride=config.stride),
+        predict_observations=partial(predict_observations, dreamer.model),
     )
 
 

@@ -65,7 +65,8 @@ def with_stacked_frames(agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
 
     Its `act` takes observations [F, R, ...] for a leaf of F > 1 frames and is_first [W, R]: see
     `envpool_bridge.shm.slots.ActRows`. Its `update` takes a Trajectory with `frames` and `is_first_frames` of a slot, or a
-    Sample of such. The first of `Replay.transforms` takes such a Sample; the other transforms and `update` then take stacks.
+    Sample of such; its `predict_observations` takes such a Trajectory. The first of `Replay.transforms` takes such a Sample; the
+    other transforms and `update` then take stacks.
     """
     if num_frames(spec) == 1:
         return agent
@@ -88,7 +89,13 @@ def _with_stacked_samples(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent:
     def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
         return agent.update(state, stacked(sample), key)
 
-    agent_on_frames = agent._replace(act=_act_on_frames(agent, spec))
+    def predict(params: Params, window: Trajectory, seen: Array, key: Array) -> dict[str, tuple[Array, Array]]:
+        assert agent.predict_observations is not None
+        return agent.predict_observations(params, stacked_trajectory(spec.observation, window), seen, key)
+
+    agent_on_frames = agent._replace(
+        act=_act_on_frames(agent, spec), predict_observations=predict if agent.predict_observations else None
+    )
     if not agent.data.transforms:
         return agent_on_frames._replace(update=update)
     transforms = (transform, *agent.data.transforms[1:])

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from agents.api import Array, Observation
 from agents.networks.observation_inputs import make_inputs
 from agents.networks.torsos.strided_conv import channels_last_unit
-from agents.ops.symlog import symlog
+from agents.ops.symlog import symexp, symlog
 from agents.ops.two_hot import cross_entropy
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec
-from envpool_bridge.spec.tree import Path, lookup
+from envpool_bridge.spec.tree import Path, lookup, path_name
 
 _SMALLEST_IMAGE = 16  # pixels per side; smaller arrays are vectors
 _MOST_HALVINGS = 4
@@ -77,6 +77,22 @@ class ModelObservations(NamedTuple):
             loss += jnp.sum(jnp.square(image - target), axis=(-3, -2, -1))
         return loss
 
+    def compare(self, decoded: Decoded, observation: Observation) -> dict[str, tuple[Array, Array]]:
+        """Returns observations [..., *leaf] and their reconstructions by name of the leaf.
+
+        Both are numbers [..., V] in the environment's units, a category as probabilities; or images [..., H, W, C] in [0, 1].
+        """
+        pairs: dict[str, tuple[Array, Array]] = {}
+        start = 0
+        for path, leaf in self.vectors:
+            size = sum(size for size, _ in _elements(leaf))
+            output = decoded.vector[..., start : start + size]
+            pairs[_name(path)] = _numbers(leaf, lookup(observation, path)), _decode(leaf, output)
+            start += size
+        for (path, _), real, image in zip(self.images, self.pixels(observation), decoded.images, strict=True):
+            pairs[_name(path)] = real, image
+        return pairs
+
     def _vector_loss(self, decoded: Array, target: Array) -> Array:
         loss, start = jnp.zeros(()), 0
         for size, is_category in (element for _, leaf in self.vectors for element in _elements(leaf)):
@@ -123,9 +139,27 @@ def _elements(leaf: LeafSpec) -> list[tuple[int, bool]]:
 
 
 def _encode(leaf: LeafSpec, x: Array) -> Array:
-    lead = x.shape[: x.ndim - len(leaf.shape)]
+    numbers = _numbers(leaf, x)
+    return symlog(numbers) if isinstance(leaf, ArraySpec) else numbers
+
+
+def _numbers(leaf: LeafSpec, x: Array) -> Array:
+    """Returns values [..., *leaf] as float32 [..., V]: numbers as they are, categories as one-hot vectors."""
+    flat = x.reshape((*x.shape[: x.ndim - len(leaf.shape)], -1))
     if isinstance(leaf, ArraySpec):
-        return symlog(x.reshape((*lead, -1)).astype(jnp.float32))
-    flat = x.reshape((*lead, -1))
+        return flat.astype(jnp.float32)
     sizes = [size for size, _ in _elements(leaf)]
     return jnp.concatenate([jax.nn.one_hot(flat[..., i], size) for i, size in enumerate(sizes)], axis=-1)
+
+
+def _decode(leaf: LeafSpec, output: Array) -> Array:
+    """Returns the values that outputs [..., V] of a decoder mean, in the form of `_numbers`."""
+    if isinstance(leaf, ArraySpec):
+        return symexp(output)
+    sizes = [size for size, _ in _elements(leaf)]
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes) - 1)]
+    return jnp.concatenate([jax.nn.softmax(part) for part in jnp.split(output, ends, axis=-1)], axis=-1)
+
+
+def _name(path: Path) -> str:
+    return path_name(path) or "observation"

@@ -16,6 +16,15 @@ from jaxsrl.collect.slot_layout import agent_layout
 class RowsPlayer:
     """Policy and environments stepped in turn, in a slot of this process's memory.
 
+    Args:
+        agent: agent that acts, for stacked frames.
+        act: its `act`, jitted.
+        params: its parameters.
+        spec: of the environments.
+        seed: of actions.
+        num_rows: number of rows.
+        length: least number of steps of the slot, which is filled again and again.
+
     Attributes:
         slot: the slot.
         length: steps of the slot.
@@ -23,10 +32,17 @@ class RowsPlayer:
     """
 
     def __init__(
-        self, agent: AnyAgent, act: ActOnRows, params: Params, spec: EnvSpec, seed: int, num_rows: int
+        self,
+        agent: AnyAgent,
+        act: ActOnRows,
+        params: Params,
+        spec: EnvSpec,
+        seed: int,
+        num_rows: int,
+        length: int = 16,
     ) -> None:
         # More steps than a stack of frames, so that the end of the slot can be copied to its start.
-        self.length = max(16, num_frames(spec))
+        self.length = max(length, num_frames(spec))
         layout = agent_layout(spec, PoolShape(1, 1, 1, num_rows, self.length, 1), agent)
         self._access, (self.slot,) = SlotAccess(layout), allocate_slots(layout)
         self._agent_state = agent.initial_agent_state(num_rows)

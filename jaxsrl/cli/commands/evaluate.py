@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ class Evaluate:
         stochastic: sample actions instead of taking the most likely one.
         seed: of environments and actions.
         max_rows: number of concurrent environments.
-        video: also record episodes into this file, *.mp4.
+        video: also record episodes into this file, *.mp4. Agents with a world model add real and predicted observations,
+            *_predicted.mp4 of images and *_predicted.png of numbers.
         partial: restore the arrays of a checkpoint that match the agent, and report the others.
         trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
         video_episodes: number of recorded episodes; those that `--max-rows 1` plays first.
@@ -58,7 +60,6 @@ class Evaluate:
         from jaxsrl.checkpoints.store import CorruptCheckpointError
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import load_agent
-        from jaxsrl.evaluation.video import Video
 
         try:
             loaded = load_agent(self.path, self.partial, trust_env=self.trust_env)
@@ -71,17 +72,49 @@ class Evaluate:
             print(f"warning: {loaded.mismatches}", file=sys.stderr)  # noqa: T201
         if self.opponent:
             return self._run_games(loaded)
-        video = None if self.video is None else Video(loaded.source, self.video, self.video_episodes)
+        record = None if self.video is None else self._recorder(loaded, self.video)
         settings = self._settings()
         report = evaluate(loaded.agent, loaded.params, loaded.source, **settings)
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
-        if video is not None:
-            video.record(loaded.agent, loaded.params, seed=self.seed, mode=settings["mode"])
-            result["video"] = str(self.video)
+        if record is not None:
+            result |= record()
         if loaded.run_directory is not None:
             write_json(loaded.run_directory / "eval.json", result)
         print_tables(result, self.json, f"evaluation of {self.path}")
         return 0
+
+    def _recorder(self, loaded: "LoadedAgent", path: Path) -> Callable[[], dict[str, Any]]:
+        """Returns a function that records episodes, and predictions of agents that offer them; it returns the files.
+
+        Raises:
+            UserError: nothing can be recorded.
+        """
+        from jaxsrl.evaluation.predictions.open_loop import can_predict, predict_open_loop
+        from jaxsrl.evaluation.predictions.record import record_predictions
+        from jaxsrl.evaluation.video import Video
+        from jaxsrl.evaluation.video_file import validate_video_path
+
+        validate_video_path(path)
+        predicts, video, mode = can_predict(loaded.agent), None, self._settings()["mode"]
+        try:
+            video = Video(loaded.source, path, self.video_episodes)
+        except UserError as error:
+            if not predicts or self.video_episodes < 1:
+                raise
+            print(f"warning: only predictions are recorded: {error}", file=sys.stderr)  # noqa: T201
+
+        def record() -> dict[str, Any]:
+            files: dict[str, Any] = {}
+            if video is not None:
+                video.record(loaded.agent, loaded.params, seed=self.seed, mode=mode)
+                files["video"] = str(path)
+            if predicts:
+                played = {"episodes": self.video_episodes, "seed": self.seed, "mode": mode}
+                open_loop = predict_open_loop(loaded.agent, loaded.params, loaded.source, **played)
+                files["predictions"] = record_predictions(open_loop, path)
+            return files
+
+        return record
 
     def _run_games(self, loaded: "LoadedAgent") -> int:
         """Plays games against the opponent."""
