@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import gymnasium
 
+from envpool_bridge.envs.action_repeat import validate_action_repeat, with_action_repeat
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.last_step import LastStep, with_last_step
 from envpool_bridge.envs.mixed_rows import mixed_source
@@ -91,6 +92,9 @@ class EnvConfig:
             for suite "gymnasium".
         frame_stack: number of newest values of every Box that agents see at once, each stored once; only for suites
             "gymnasium" and "probe" ("atari" has an option of that name).
+        action_repeat: steps for which each action is repeated; rewards are summed, and an episode's end ends it. Env steps
+            count actions, frames count the environment's own steps. "atari" and "vizdoom" have `frame_skip` in `kwargs`
+            instead.
         last_action: adds the item "last_action" to observations, for recurrent agents: the action before, zeros at first.
             Not for suites whose environments are stepped together ("envpool", "atari_vector", "gymnasium_vector").
         last_reward: likewise "last_reward", the agent's own reward before.
@@ -116,6 +120,7 @@ class EnvConfig:
     check_range: bool = True
     mask_from_info: bool = False
     frame_stack: int = 1
+    action_repeat: int = 1
     last_action: bool = False
     last_reward: bool = False
     info_fields: tuple[str, ...] = ()
@@ -131,6 +136,7 @@ class EnvConfig:
         object.__setattr__(self, "info_fields", tuple(self.info_fields))
         if self.frame_stack < 1:
             raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
+        validate_action_repeat(self.suite, self.action_repeat)
         object.__setattr__(self, "row_shares", tuple(self.row_shares))
         object.__setattr__(self, "stages", tuple(self.stages))
         if self.stages:
@@ -164,6 +170,8 @@ class EnvConfig:
             staged = staged_source([config.source() for config in self.stage_configs()], self.id)
             return dataclasses.replace(staged, stage=self.stage)
         source: Any = self._source()
+        if self.action_repeat > 1:
+            source = with_action_repeat(source, self.action_repeat)
         if self.last_action or self.last_reward:
             source = with_last_step(source, self.suite, LastStep(self.last_action, self.last_reward))
         if self.frame_stack > 1 and self.suite not in ("gymnasium", "probe"):

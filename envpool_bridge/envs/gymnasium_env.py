@@ -46,7 +46,7 @@ class GymnasiumSource:
     Attributes:
         make_env: makes one environment; any callable that cloudpickle can send to workers.
         env_id: name for messages; "" takes the environment's own.
-        action_repeat: emulator frames per env step.
+        action_repeat: steps of the environment, or frames of its emulator, per env step.
         check_range: whether observations must lie within the declared bounds.
         clip_actions: whether continuous actions are clipped to the space's bounds, as is usual with Gaussian policies.
         keep_64_bits: store 64-bit observations, actions and rewards unchanged; jax reads 32 bits.

@@ -43,6 +43,7 @@ class ParallelSource:
         info_fields: numbers in the agents' infos to record; see EnvSpec.
         stage: as in GymnasiumSource.
         stagger: as in GymnasiumSource.
+        action_repeat: steps of the environment per env step.
     """
 
     make_env: Callable[[], ParallelEnv]
@@ -54,6 +55,7 @@ class ParallelSource:
     info_fields: tuple[str, ...] = ()
     stage: int | None = None
     stagger: int = 0
+    action_repeat: int = 1
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row; makes one environment and closes it."""
@@ -86,7 +88,9 @@ class ParallelSource:
 
     def _spec(self, env: ParallelEnv) -> EnvSpec:
         spec = parallel_spec(env, self.env_id or type(env).__name__, self.global_state)
-        return dataclasses.replace(spec, info_fields=tuple(self.info_fields), stage=self.stage)
+        return dataclasses.replace(
+            spec, info_fields=tuple(self.info_fields), stage=self.stage, action_repeat=self.action_repeat
+        )
 
 
 class ParallelRows:

@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -19,6 +19,7 @@ from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.envs.suites.options import validate_at_least
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.tree import map_leaves, take
 
 _SEEDS = 2**31  # a seed is a C int
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "max_num_players")
@@ -27,6 +28,11 @@ _OURS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", 
 @dataclasses.dataclass(frozen=True)
 class NativeEnvPoolSource(VectorSource):
     """Rows of one pool of the EnvPool package; made by `native_envpool_source`."""
+
+    def with_action_repeat(self, repeat: int) -> Self:
+        """Returns rows of the same task, whose env steps are up to `repeat` steps of the pool."""
+        make = partial(self.make_vector_env, repeat=repeat)  # pyright: ignore[reportCallIssue]
+        return dataclasses.replace(self, make_vector_env=make, action_repeat=self.action_repeat * repeat)
 
 
 def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> NativeEnvPoolSource:
@@ -91,9 +97,10 @@ class _Pool(VectorEnv):
         arguments: of `envpool.make`.
         squeezes: whether to remove the axis of a stack of one.
         num_envs: number of rows.
+        repeat: steps of the pool for each step; a row whose episode ends, or begins, takes no more of them.
     """
 
-    def __init__(self, env_id: str, arguments: dict[str, Any], squeezes: bool, num_envs: int) -> None:
+    def __init__(self, env_id: str, arguments: dict[str, Any], squeezes: bool, num_envs: int, repeat: int = 1) -> None:
         import envpool  # pyright: ignore[reportMissingImports]  optional
 
         self._make = partial(envpool.make, env_id, "gymnasium", num_envs=num_envs, **arguments)
@@ -108,7 +115,8 @@ class _Pool(VectorEnv):
         self._squeezes = squeezes and shape is not None and len(shape) == 3 and shape[0] == 1
         if self._squeezes:
             self.single_observation_space = _without_first_axis(self.single_observation_space)
-        self.num_envs = num_envs
+        self.num_envs, self._repeat = num_envs, repeat
+        self._ended = np.zeros(num_envs, bool)  # rows that the next step resets
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -120,11 +128,29 @@ class _Pool(VectorEnv):
             self._pool = self._make(seed=self._seeds(seed))
             _spaces_of(self._pool, "observation_space", "action_space")  # the pool caches them
         observation, infos = self._pool.reset()
+        self._ended = np.zeros(self.num_envs, bool)
         return self._observation(observation), _known(infos)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observation, reward, terminated, truncated, infos = self._pool.step(actions)
+        result = self._pool.step(actions)
+        if self._repeat > 1:
+            result = self._repeated(actions, result)
+        observation, reward, terminated, truncated, infos = result
         return self._observation(observation), reward, terminated, truncated, _known(infos)
+
+    def _repeated(self, actions: Any, first: Any) -> Any:
+        """Returns the results of repeated actions, from those of the first step."""
+        result = map_leaves(np.array, (*first[:4], _known(first[4])))
+        began = self._ended
+        for _ in range(self._repeat - 1):
+            rows = np.flatnonzero(~(began | result[2] | result[3])).astype(np.int32)
+            if not len(rows):
+                break
+            total, step = result[1].copy(), self._pool.step(take(actions, rows), rows)
+            map_leaves(partial(_write_rows, rows), result, (*step[:4], _known(step[4])))
+            result[1][rows] += total[rows]
+        self._ended = result[2] | result[3]
+        return result
 
     def close_extras(self, **kwargs: Any) -> None:
         self._pool = None  # this ends its threads
@@ -148,6 +174,10 @@ def _spaces_of(maker: Any, *names: str) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Gymnasium narrows bounds to the dtype that EnvPool declares
         return [getattr(maker, name) for name in names]
+
+
+def _write_rows(rows: np.ndarray, target: np.ndarray, values: np.ndarray) -> None:
+    target[rows] = values
 
 
 def _known(infos: dict[str, Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ class EnvSpec:
         env_id: name for messages and reports.
         observation: one leaf, or a tree of them. Discrete values are stored zero-based.
         action: likewise.
-        action_repeat: emulator frames per env step (frames = env_steps * action_repeat).
+        action_repeat: steps of the environment, or frames of its emulator, per env step (frames = env_steps * action_repeat).
         reward_dtype: stored dtype of rewards.
         action_mask: keys of the observation's leaf that marks values of a discrete action as legal (1) or illegal (0).
             The leaf is [A] for a Discrete action, [sum of num_values] for a MultiDiscrete one. () if every action is

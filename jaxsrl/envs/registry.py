@@ -5,11 +5,13 @@ import difflib
 from functools import partial
 from typing import Any
 
+from envpool_bridge.envs.action_repeat import with_action_repeat
 from envpool_bridge.envs.config import JAX_SUITES, EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv, as_source
 from envpool_bridge.envs.last_step import LastStep, with_last_step
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
+from jaxsrl.envs.action_repeat import ActionRepeatJaxEnv
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.last_step import LastStepJaxEnv
@@ -50,6 +52,8 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
         _reject_settings(config, *_NOT_IN_JAX)
         source = smax_source(config.id, config.arguments(), config.check_range)
         source = dataclasses.replace(source, info_fields=config.info_fields)
+        if config.action_repeat > 1:
+            source = with_action_repeat(source, config.action_repeat)
         return with_last_step(source, config.suite, chosen) if chosen.action or chosen.reward else source
     if config.suite not in JAX_SUITES:
         return config.source()
@@ -77,6 +81,8 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
     if chosen.action or chosen.reward:
         plain = dataclasses.replace(config, last_action=False, last_reward=False)
         return LastStepJaxEnv(make_jax_env(plain), chosen)
+    if config.action_repeat > 1:
+        return ActionRepeatJaxEnv(make_jax_env(dataclasses.replace(config, action_repeat=1)), config.action_repeat)
     config, arguments = config.with_suite(), config.arguments()
     match config.suite:
         case "jax":

@@ -94,3 +94,40 @@ def test_native_envpool_rejects_reset_options():
     with pytest.raises(Exception, match="EnvPool takes no reset options"):
         rows.reset(GymnasiumReset((1,), {"reset_mask": [True]}), out)
     rows.close()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "CartpoleSwingup-v1"])
+def test_repeated_actions_equal_a_plain_loop(env_id):
+    repeat, num_rows, steps = 3, 3, 25
+    kwargs = json.dumps({"num_threads": 1, "max_episode_steps": 20})
+    source = EnvConfig(env_id, "envpool", kwargs=kwargs, action_repeat=repeat).source()
+    assert source.spec().action_repeat == repeat
+    vector, rng = source.make_vector_env(num_rows), np.random.default_rng(1)
+    found, _ = vector.reset(seed=[4, 5, 6])
+    singles = [source_of(env_id, max_episode_steps=20).make_vector_env(1) for _ in range(num_rows)]
+    seen = [single.reset(seed=[seed])[0] for seed, single in zip((4, 5, 6), singles, strict=True)]
+    compare(found, seen)
+    ended, counts = [False] * num_rows, set()
+    for _ in range(steps):
+        actions = np.stack([vector.single_action_space.sample() for _ in range(num_rows)])
+        if env_id == "CartPole-v1":
+            actions = rng.integers(0, 2, num_rows).astype(np.int32)
+        found = vector.step(actions)
+        for row, single in enumerate(singles):
+            total, is_reset = 0.0, ended[row]
+            for count in range(1, 2 if is_reset else repeat + 1):
+                seen[row], reward, terminated, truncated, _ = single.step(actions[row : row + 1])
+                total += reward[0]
+                ended[row] = bool(terminated[0] or truncated[0])
+                if ended[row]:
+                    counts.add(count)
+                    break
+            np.testing.assert_allclose(found[1][row], total, rtol=1e-6)
+            assert (found[2][row], found[3][row]) == (terminated[0], truncated[0])
+        compare(found[0], seen)
+    assert min(counts) < repeat, "no episode ended within a repetition"
+
+
+def compare(found, seen):
+    for name, leaf in found.items() if isinstance(found, dict) else [((), found)]:
+        np.testing.assert_array_equal(leaf, np.concatenate([one[name] if name else one for one in seen]))
