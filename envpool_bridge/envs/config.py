@@ -20,6 +20,7 @@ from envpool_bridge.envs.probes.team import TEAM_PROBES, team_probe_source
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.stages import staged_source
 from envpool_bridge.envs.suites.atari import atari_source
+from envpool_bridge.envs.suites.crafter import crafter_source
 from envpool_bridge.envs.suites.gymnasium import gymnasium_source, gymnasium_vector_source
 from envpool_bridge.envs.suites.hanabi import hanabi_source
 from envpool_bridge.envs.suites.hide_and_seek import hide_and_seek_source
@@ -39,6 +40,7 @@ Suite = Literal[
     "atari",
     "minigrid",
     "vizdoom",
+    "crafter",
     "pettingzoo",
     "mpe",
     "hanabi",
@@ -63,6 +65,7 @@ _SOURCES: dict[str, Callable[[str, dict[str, Any], bool], EnvSource]] = {
     "atari": atari_source,
     "minigrid": minigrid_source,
     "vizdoom": vizdoom_source,
+    "crafter": crafter_source,
     "pettingzoo": pettingzoo_source,
     "mpe": mpe_source,
     "hanabi": hanabi_source,
@@ -78,13 +81,14 @@ class EnvConfig:
     Attributes:
         id: a `gymnasium.make` id, the name of a probe, or the id of the JAX package. Several ids with equal spaces, separated
             by commas, are tasks of one run: each has a share of the environments, and metrics of its own.
-        suite: kind of environment. "auto" takes "atari", "minigrid" or "vizdoom" by the id's prefix, otherwise "gymnasium".
+        suite: kind of environment. "auto" takes "atari", "minigrid", "vizdoom" or "crafter" by the id's prefix, else "gymnasium".
             "gymnasium" (any id, including MuJoCo), "gymnasium_vector" (Gymnasium's own vectorized
             version of the id), "envpool" (tasks of the EnvPool package). "atari" (ALE/* with standard preprocessing),
-            "atari_vector" ("atari" on ALE's own threads), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*). "probe"
-            (tasks with known values, some for teams, and Sleep). In JAX: "jax" (own tasks: CartPole-v1), "gymnax", "brax",
-            "jumanji", "pgx" (ids of these packages). With several agents: "pettingzoo" (paths of modules), "mpe" (simple_*),
-            "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek" (base, randomwalls), "smax" (scenarios).
+            "atari_vector" ("atari" on ALE's own threads), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*), "crafter"
+            (Crafter*). "probe" (tasks with known values, some for teams, and Sleep). In JAX: "jax" (own tasks: CartPole-v1),
+            "gymnax", "brax", "jumanji", "pgx" (ids of these packages). With several agents: "pettingzoo" (paths of modules),
+            "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek" (base, randomwalls), "smax"
+            (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of
             `gymnasium.make`, the probe or the JAX environment. `--env.kwargs.NAME VALUE` sets one of them.
         check_range: whether observations must lie within the declared bounds.

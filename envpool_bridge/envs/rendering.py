@@ -71,7 +71,7 @@ def rendering(source: EnvSource) -> tuple[GymnasiumSource | ParallelSource, floa
         got = "a make_env that does not" if one_by_one else f"a {type(source).__name__}"
         raise UserError(
             f"{name} cannot be rendered: expected environments made one by one by a make_env that takes render_mode, which "
-            f"those of suites gymnasium, atari, minigrid, vizdoom, mpe and pettingzoo are, got {got}"
+            f"those of suites gymnasium, atari, minigrid, vizdoom, crafter, mpe and pettingzoo are, got {got}"
         )
     make_env = partial(source.make_env, render_mode=_MODE)  # pyright: ignore[reportCallIssue]
     try:

@@ -18,6 +18,7 @@ _ENV_PACKAGES = {
     "box2d": "Box2D",
     "box2d-py": "Box2D",
     "brax": "brax",
+    "crafter": "crafter",
     "gymnax": "gymnax",
     "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",

@@ -13,7 +13,13 @@ from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.errors import UserError
 
 # Ids are known only after a package of their suite was imported.
-_SUITES_BY_PREFIX = {"ALE/": "atari", "MiniGrid-": "minigrid", "BabyAI-": "minigrid", "Vizdoom": "vizdoom"}
+_SUITES_BY_PREFIX = {
+    "ALE/": "atari",
+    "MiniGrid-": "minigrid",
+    "BabyAI-": "minigrid",
+    "Vizdoom": "vizdoom",
+    "Crafter": "crafter",
+}
 
 
 def suite_of_id(env_id: str) -> Any:
