@@ -67,7 +67,7 @@ def run_under_fire(shape, seed, kills, mean_seconds, directory, numbers=(signal.
         with Killer(pool, seed, mean_seconds, numbers) as killer:
             slots = collect_until(pool, killer, kills, seconds)
         slots += collect(pool, 4)  # the last one is replaced
-        assert len(os.listdir("/proc/self/fd")) == own
+        assert len(os.listdir("/proc/self/fd")) <= own  # garbage of an earlier test may close some meanwhile
         workers, totals = pids(pool), pool.supervision
     assert still_running(workers) == []
     assert set(os.listdir("/proc/self/fd")) <= descriptors
