@@ -4,7 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle
 import gymnasium
@@ -32,7 +32,6 @@ from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 
 Out = FirstRows | StepRows
-_OutRows = TypeVar("_OutRows", bound=Out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,12 +156,13 @@ class VectorRows(GymnasiumRows):
         self._object_actions: list[Any] | None = None
         self._shares_finals = source.shares_final_observations
         self._final_observation: Tree = None  # target of the final observations of a step
+        if self._shares_finals:
+            self._final_writer, self._writer = self._writer, _NewestWriter(source.env_spec, row_ids)
         if self._mode is AutoresetMode.DISABLED:
             self._limits = TimeLimits(envs, replace_wrappers=False)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in envs]
 
     def reset(self, request: ResetRequest, out: Out) -> None:
-        out = self._newest(out)
         out.is_first[...] = True
         if isinstance(out, StepRows) and not isinstance(request, ObjectStep):
             out.mark_reset()
@@ -175,17 +175,9 @@ class VectorRows(GymnasiumRows):
         self._last_observation = out.observation
 
     def step(self, action: Tree, out: StepRows) -> None:
-        self._step(action, self._newest(out))
-
-    def verify(self, observation: Tree, reward: np.ndarray) -> None:
-        super().verify(observation[0] if self._shares_finals else observation, reward)
-
-    def _newest(self, out: _OutRows) -> _OutRows:
-        """Returns the targets without those of final observations."""
-        if not self._shares_finals:
-            return out
-        observation, self._final_observation = out.observation
-        return dataclasses.replace(out, observation=observation)
+        if self._shares_finals:
+            self._final_observation = out.observation[1]
+        self._step(action, out)
 
     def _step(self, action: Tree, out: StepRows) -> None:
         try:
@@ -245,10 +237,11 @@ class VectorRows(GymnasiumRows):
         if not rows:
             return
         ids = [self._row_ids[row] for row in rows]
-        target = map_leaves(lambda array: np.ascontiguousarray(array[rows]), out.observation)
+        newest = out.observation[0] if self._shares_finals else out.observation
+        target = map_leaves(lambda array: np.ascontiguousarray(array[rows]), newest)
         ObservationWriter(self._spec, ids).write(observations, target, self._num_steps, strict=True)
         ValueCheck(self._spec, ids, self._check_range).verify(take(target, None), None, self._num_steps)
-        map_leaves(partial(_assign, rows), out.observation, target)
+        map_leaves(partial(_assign, rows), newest, target)
 
     def _env_actions(self, action: Tree) -> Sequence[Any]:
         if self._object_actions is not None:
@@ -291,7 +284,7 @@ class VectorRows(GymnasiumRows):
         """
         failures: dict[int, RowFailure] = {}
         if self._shares_finals:
-            self._writer.write(observations, self._final_observation, self._num_steps, strict=True)
+            self._final_writer.write(observations, self._final_observation, self._num_steps, strict=True)
             self._values.verify(take(self._final_observation, None), None, self._num_steps)
         for row in ended:
             last = {"final_info": infos[row]} if infos[row] else {}
@@ -347,6 +340,13 @@ class VectorRows(GymnasiumRows):
         original = cause if isinstance(cause, Exception) else error
         place = f"{self._spec.env_id}, row {self._row_ids[row]}, {what} {self._num_steps}"
         return describe_failure(place, original)
+
+
+class _NewestWriter(ObservationWriter):
+    """Writer of the first observation of a pair: the newest one; the second is the final one of the last episode."""
+
+    def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
+        super().write(observations, out[0], step, strict)
 
 
 class _ObjectWriter(ObservationWriter):
