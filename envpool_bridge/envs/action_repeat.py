@@ -44,12 +44,12 @@ def with_action_repeat(source: EnvSource, repeat: int) -> EnvSource:
     if isinstance(source, NativeEnvPoolSource):
         return source.with_action_repeat(repeat)
     if isinstance(source, GymnasiumSource):
-        make_env = partial(_repeated, repeat, source.make_env)
+        repeated = source.wrapped(partial(_repeated, repeat))
     elif isinstance(source, ParallelSource):
-        make_env = partial(_repeated_agents, repeat, source.make_env)
+        repeated = source.wrapped(partial(_repeated_agents, repeat))
     else:
         raise UserError(f"action_repeat needs environments that are made one by one, got a {type(source).__name__}")
-    return dataclasses.replace(source, make_env=make_env, action_repeat=source.action_repeat * repeat)
+    return dataclasses.replace(repeated, action_repeat=source.action_repeat * repeat)
 
 
 class ActionRepeat(gymnasium.Wrapper):

@@ -58,6 +58,7 @@ class GymnasiumSource:
         stage: integer that the environments receive with every reset at first, as the option "stage"; None for none.
         stagger: longest first episode, in env steps: the first episodes are truncated after different numbers of steps;
             0 leaves them whole.
+        evaluation_env: makes one environment for evaluation, where training changes its episodes or rewards.
     """
 
     make_env: MakeEnv
@@ -71,6 +72,7 @@ class GymnasiumSource:
     overlap_rows: bool = False
     stage: int | None = None
     stagger: int = 0
+    evaluation_env: MakeEnv | None = None
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row; makes one environment and closes it."""
@@ -90,8 +92,13 @@ class GymnasiumSource:
         return rows
 
     def for_evaluation(self) -> Self:
-        """Returns rows of whole episodes."""
-        return dataclasses.replace(self, stagger=0)
+        """Returns rows of whole episodes with the environments' own rewards."""
+        return dataclasses.replace(self, make_env=self.evaluation_env or self.make_env, evaluation_env=None, stagger=0)
+
+    def wrapped(self, wrap: Callable[[MakeEnv], gymnasium.Env]) -> Self:
+        """Returns the rows of the environments that `wrap` makes with each function that made one."""
+        evaluation_env = self.evaluation_env and partial(wrap, self.evaluation_env)
+        return dataclasses.replace(self, make_env=partial(wrap, self.make_env), evaluation_env=evaluation_env)
 
     def _spec(self, env: gymnasium.Env) -> EnvSpec:
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)

@@ -61,9 +61,9 @@ def with_last_step(source: EnvSource, suite: str, chosen: LastStep) -> EnvSource
         UserError: its environments are stepped together, by code that no wrapper can enter.
     """
     if isinstance(source, GymnasiumSource):
-        return dataclasses.replace(source, make_env=partial(_wrapped, chosen, source.make_env))
+        return source.wrapped(partial(_wrapped, chosen))
     if isinstance(source, ParallelSource):
-        return dataclasses.replace(source, make_env=partial(_wrapped_agents, chosen, source.make_env))
+        return source.wrapped(partial(_wrapped_agents, chosen))
     raise UserError(f"last_action and last_reward are not for suite {suite!r}, whose environments are stepped together")
 
 
@@ -157,9 +157,9 @@ class LastStepAgents:
         }
 
 
-def _wrapped(chosen: LastStep, make_env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    return LastStepEnv(make_env(), chosen)
+def _wrapped(chosen: LastStep, make_env: Callable[..., gymnasium.Env], **kwargs: Any) -> gymnasium.Env:
+    return LastStepEnv(make_env(**kwargs), chosen)
 
 
-def _wrapped_agents(chosen: LastStep, make_env: Callable[[], ParallelEnv]) -> ParallelEnv:
-    return LastStepAgents(make_env(), chosen)  # pyright: ignore[reportReturnType]
+def _wrapped_agents(chosen: LastStep, make_env: Callable[..., ParallelEnv], **kwargs: Any) -> ParallelEnv:
+    return LastStepAgents(make_env(**kwargs), chosen)  # pyright: ignore[reportReturnType]

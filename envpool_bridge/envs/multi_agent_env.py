@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -44,6 +45,7 @@ class ParallelSource:
         stage: as in GymnasiumSource.
         stagger: as in GymnasiumSource.
         action_repeat: steps of the environment per env step.
+        evaluation_env: as in GymnasiumSource.
     """
 
     make_env: Callable[[], ParallelEnv]
@@ -56,6 +58,7 @@ class ParallelSource:
     stage: int | None = None
     stagger: int = 0
     action_repeat: int = 1
+    evaluation_env: Callable[[], ParallelEnv] | None = None
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row; makes one environment and closes it."""
@@ -83,8 +86,14 @@ class ParallelSource:
         return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
 
     def for_evaluation(self) -> Self:
-        """Returns rows of whole episodes."""
-        return dataclasses.replace(self, stagger=0)
+        """Returns rows of whole episodes with the environments' own rewards."""
+        make_env = self.evaluation_env or self.make_env
+        return dataclasses.replace(self, make_env=make_env, evaluation_env=None, stagger=0)
+
+    def wrapped(self, wrap: Callable[[Callable[[], ParallelEnv]], ParallelEnv]) -> Self:
+        """Returns the rows of the environments that `wrap` makes with each function that made one."""
+        evaluation_env = self.evaluation_env and partial(wrap, self.evaluation_env)
+        return dataclasses.replace(self, make_env=partial(wrap, self.make_env), evaluation_env=evaluation_env)
 
     def _spec(self, env: ParallelEnv) -> EnvSpec:
         spec = parallel_spec(env, self.env_id or type(env).__name__, self.global_state)

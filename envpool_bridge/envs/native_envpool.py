@@ -19,7 +19,7 @@ from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.envs.suites.options import validate_at_least
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.tree import map_leaves, take
+from envpool_bridge.spec.tree import map_leaves, take, write
 
 _SEEDS = 2**31  # a seed is a C int
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "max_num_players")
@@ -147,7 +147,7 @@ class _Pool(VectorEnv):
             if not len(rows):
                 break
             total, step = result[1].copy(), self._pool.step(take(actions, rows), rows)
-            map_leaves(partial(_write_rows, rows), result, (*step[:4], _known(step[4])))
+            write(result, (*step[:4], _known(step[4])), rows)
             result[1][rows] += total[rows]
         self._ended = result[2] | result[3]
         return result
@@ -174,10 +174,6 @@ def _spaces_of(maker: Any, *names: str) -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Gymnasium narrows bounds to the dtype that EnvPool declares
         return [getattr(maker, name) for name in names]
-
-
-def _write_rows(rows: np.ndarray, target: np.ndarray, values: np.ndarray) -> None:
-    target[rows] = values
 
 
 def _known(infos: dict[str, Any]) -> dict[str, Any]:

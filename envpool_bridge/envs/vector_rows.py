@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -241,7 +240,7 @@ class VectorRows(GymnasiumRows):
         target = map_leaves(lambda array: np.ascontiguousarray(array[rows]), newest)
         ObservationWriter(self._spec, ids).write(observations, target, self._num_steps, strict=True)
         ValueCheck(self._spec, ids, self._check_range).verify(take(target, None), None, self._num_steps)
-        map_leaves(partial(_assign, rows), newest, target)
+        write(newest, target, rows)
 
     def _env_actions(self, action: Tree) -> Sequence[Any]:
         if self._object_actions is not None:
@@ -363,7 +362,3 @@ class _ObjectWriter(ObservationWriter):
         """Replaces the observations of some rows."""
         for row, observation in zip(rows, observations, strict=True):
             self.newest[row] = observation
-
-
-def _assign(rows: list[int], target: np.ndarray, values: np.ndarray) -> None:
-    target[rows] = values

@@ -97,9 +97,9 @@ def take(tree: Tree, place: Any) -> Tree:
     return tree[place] if isinstance(tree, np.ndarray) else map_leaves(lambda array: array[place], tree)
 
 
-def write(target: Tree, values: Tree) -> None:
-    """Assigns `array[...] = value` in each leaf; the trees have the same structure."""
+def write(target: Tree, values: Tree, place: Any = ...) -> None:
+    """Assigns `array[place] = value` in each leaf; the trees have the same structure."""
     if isinstance(target, np.ndarray):
-        target[...] = values
+        target[place] = values
     else:
-        map_leaves(write, target, values)
+        map_leaves(lambda array, value: write(array, value, place), target, values)

@@ -12,6 +12,7 @@ from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.supervisor.exit_status import resident_bytes
 from tests.chaos.counting import act, begin, collect, kill, make_pool, pids
 from tests.chaos.sessions import members
+from tests.shared_names import names_left
 
 SHAPE = PoolShape(num_workers=2, lanes_per_worker=1, workers_per_lane=1, rows_per_part=2, rollout_length=4, num_slots=2)
 MOST_GROWTH_BYTES = 5 * 2**20
@@ -60,14 +61,14 @@ def assert_flat(before, pid, what):
 
 def start_and_stop(times, warm_up):
     """Starts and stops a pool that fills a slot, so many times; the growth since the first few, in bytes."""
-    names, before = set(os.listdir("/dev/shm")), None
+    names, before = names_left(), None
     for number in range(times):
         if number == warm_up:
             before = held(os.getpid())
         with make_pool(SHAPE) as pool:
             begin(pool)
             collect(pool, 1)
-    assert set(os.listdir("/dev/shm")) <= names
+    assert names_left() <= names
     return assert_flat(before, os.getpid(), "the main process")
 
 

@@ -67,24 +67,7 @@ class AtariOptions:
         return dataclasses.replace(self, terminal_on_life_loss=False, clip_rewards=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class AtariSource(GymnasiumSource):
-    """Rows of an Atari game.
-
-    Attributes:
-        options: of the game.
-    """
-
-    options: AtariOptions = AtariOptions()
-
-    def for_evaluation(self) -> "AtariSource":
-        """Returns rows of whole games that count the score, without the changes for learning."""
-        options = self.options.for_evaluation()
-        make_env = partial(_make, self.env_id, options)
-        return dataclasses.replace(super().for_evaluation(), make_env=make_env, options=options)
-
-
-def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> AtariSource:
+def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
     """Returns the source of an Atari game; agents see [frame_stack, 84, 84] uint8, each frame stored once.
 
     Raises:
@@ -95,9 +78,13 @@ def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Atar
     register_atari()
     registered_with_prefix(env_id, "atari", ("ALE/",))
     options = options_of(AtariOptions, "atari", env_id, kwargs)
-    make_env = partial(_make, env_id, options)
-    return AtariSource(
-        make_env, env_id, options.frame_skip, check_range, frame_stack=options.frame_stack, options=options
+    return GymnasiumSource(
+        partial(_make, env_id, options),
+        env_id,
+        options.frame_skip,
+        check_range,
+        frame_stack=options.frame_stack,
+        evaluation_env=partial(_make, env_id, options.for_evaluation()),
     )
 
 

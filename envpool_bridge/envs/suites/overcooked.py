@@ -40,24 +40,7 @@ class OvercookedOptions(TeamOptions):
         validate_at_least(1, horizon=self.horizon)
 
 
-@dataclasses.dataclass(frozen=True)
-class OvercookedSource(ParallelSource):
-    """Rows of the cooks of a kitchen.
-
-    Attributes:
-        options: of the kitchen.
-    """
-
-    options: OvercookedOptions = OvercookedOptions()
-
-    def for_evaluation(self) -> "OvercookedSource":
-        """Returns rows that are rewarded only for soups."""
-        options = dataclasses.replace(self.options, shaped_reward=0.0)
-        make_env = partial(Overcooked, self.env_id, options)
-        return dataclasses.replace(super().for_evaluation(), make_env=make_env, options=options)
-
-
-def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> OvercookedSource:
+def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
     """Returns the source of the cooks of a kitchen.
 
     Args:
@@ -78,13 +61,13 @@ def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
         hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
         raise UserError(f"unknown layout {env_id!r} of suite 'overcooked': {hint}")
     options = options_of(OvercookedOptions, "overcooked", env_id, kwargs)
-    return OvercookedSource(
+    return ParallelSource(
         partial(Overcooked, env_id, options),
         env_id,
         options.team_reward,
         options.global_state,
         check_range,
-        options=options,
+        evaluation_env=partial(Overcooked, env_id, dataclasses.replace(options, shaped_reward=0.0)),
     )
 
 

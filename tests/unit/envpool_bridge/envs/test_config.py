@@ -12,7 +12,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.envs.probes.team import TEAM_PROBES
-from envpool_bridge.envs.suites.atari import AtariSource, make_atari
+from envpool_bridge.envs.suites.atari import make_atari
 from envpool_bridge.envs.suites.gymnasium import make_gymnasium, make_vector
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
@@ -43,7 +43,7 @@ def without(monkeypatch):
     [
         ("gymnasium", GymnasiumSource, 1),
         ("gymnasium_vector", VectorSource, 1),
-        ("atari", AtariSource, 4),
+        ("atari", GymnasiumSource, 4),
         ("probe", GymnasiumSource, 1),
     ],
 )

@@ -112,6 +112,13 @@ def test_agents_observe_their_own_last_step():
     assert len(np.unique(seen["last_reward"])) > 1
 
 
+def test_evaluated_agents_keep_the_last_step_in_observations():
+    source = with_last_step(ParallelSource(Alike, evaluation_env=lambda: Alike()), "mpe", BOTH)
+    evaluated = source.for_evaluation()
+    assert evaluated.make_env is source.evaluation_env
+    assert evaluated.spec() == source.spec()
+
+
 def test_first_action_has_the_structure_of_the_space():
     space = spaces.Dict(
         {

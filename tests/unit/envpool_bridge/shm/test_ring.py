@@ -14,6 +14,7 @@ from envpool_bridge.shm.layout import ALIGNMENT, PoolShape, make_layout
 from envpool_bridge.shm.ring import Counters, LaneCommand, SlotState
 from envpool_bridge.shm.slots import view_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, spec_from_dict, spec_to_dict
+from tests.shared_names import names_left
 
 SPEC = EnvSpec("e", ArraySpec((3,), "float32", (-1.0, -2.0, -3.0), 4.0), DiscreteSpec(2, start=1))
 SHAPE = PoolShape(num_workers=4, lanes_per_worker=2, workers_per_lane=2, rows_per_part=3, rollout_length=5, num_slots=3)
@@ -88,7 +89,7 @@ def test_sizes_that_do_not_divide_are_rejected():
 
 def test_a_segment_has_no_name_and_is_ours_alone(ring):
     _, created, _ = ring
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("jaxsrl")]
+    assert not names_left()
     assert os.fstat(created.descriptor).st_mode & 0o777 == 0o600
 
 

@@ -317,13 +317,27 @@ def test_evaluation_plays_whole_games_and_counts_the_score():
     source = EnvConfig("ALE/Breakout-v5", "atari", json.dumps(kwargs)).source()
     evaluated = source.for_evaluation()
     assert evaluated.spec() == source.spec()
-    assert (evaluated.options.terminal_on_life_loss, evaluated.options.clip_rewards) == (False, False)
+    assert evaluated.for_evaluation() == evaluated
     env = evaluated.make_env()
     _, info = env.reset(seed=0)
     terminated = False
     while not terminated:
-        terminated, info = (step := env.step(FIRE))[2], step[4]
+        _, _, terminated, _, info = env.step(FIRE)
     assert info["lives"] == 0
+    env.close()
+
+
+def test_evaluated_games_keep_the_last_step_in_observations():
+    kwargs = json.dumps({"clip_rewards": True})
+    source = EnvConfig("ALE/MsPacman-v5", "atari", kwargs, last_action=True, last_reward=True).source()
+    evaluated = source.for_evaluation()
+    assert evaluated.spec() == source.spec()
+    env = evaluated.make_env(render_mode="rgb_array")
+    env.reset(seed=1)
+    steps = [env.step(3) for _ in range(120)]
+    assert max(step[1] for step in steps) >= 10.0
+    assert all(step[0]["last_reward"] == step[1] and step[0]["last_action"] == 3 for step in steps)
+    assert env.render().shape == (210, 160, 3)
     env.close()
 
 
