@@ -3,6 +3,7 @@
 import gc
 import os
 import platform
+import shutil
 import threading
 import time
 from importlib.metadata import version
@@ -21,9 +22,11 @@ if os.environ.get("JAXSRL_TEST_COMPILE") == "quick" and platform.machine() == "x
 # The same few programs are compiled by many tests, and by the processes that they start: most of the suite's time without this.
 _PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax_programs"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", "500000000")  # with a limit, processes take a lock to write
+# With a limit of jax's, each process that writes a program reads the age of all others under one lock: a quarter of a second for a
+# thousand programs. Without one, a process may see half a program; it warns and compiles.
+_MOST_BYTES = 500_000_000
 
 import pytest
 from hypothesis import settings
@@ -38,6 +41,12 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 # What is imported stays: looking through it for garbage, again and again while it grows, takes a quarter of the time of collecting.
 gc.disable()
+
+
+def pytest_configure(config):
+    """Removes the compiled programs of many versions of the code, before processes share them."""
+    if not hasattr(config, "workerinput") and sum(path.stat().st_size for path in _PROGRAMS.glob("*")) > _MOST_BYTES:
+        shutil.rmtree(_PROGRAMS)
 
 
 @pytest.hookimpl(tryfirst=True)
