@@ -250,6 +250,12 @@ class LogProbFn(Protocol):
     def __call__(self, params: Params, observation: Observation, action: Action) -> Array: ...
 
 
+class AdvantageFn(Protocol):
+    """Generalized advantages [T, B] float32 of a trajectory, 0 where not valid; `extra` is that of the learner state."""
+
+    def __call__(self, params: Params, extra: Any, batch: Trajectory) -> Array: ...
+
+
 class UpdateFn(Protocol):
     """One learning step on one batch. `key` is consumed; `num_updates` grows by one. Metrics are float32 scalars."""
 
@@ -330,7 +336,8 @@ class Agent(NamedTuple):
     as independent updates of several policies (`agents.transforms.multi_policy.LearningGroup`); () for a single one.
     `bind_replay` is for several policies of which some learn from replay, and None otherwise. It is called once with
     (with_buffer, shapes of a batch) and returns the agent that can update: `with_buffer(agent, shapes of its own batch)` makes an
-    Agent of each ReplayAgent in it. `log_prob` is None for policies with memory, and where the agent does not offer it.
+    Agent of each ReplayAgent in it. `log_prob` is None for policies with memory, and where the agent does not offer it. `advantage`
+    is None where the agent does not offer it.
     """
 
     name: str
@@ -344,6 +351,7 @@ class Agent(NamedTuple):
     groups: tuple[Any, ...] = ()
     bind_replay: Callable[[Any, Trajectory], Any] | None = None
     log_prob: LogProbFn | None = None
+    advantage: AdvantageFn | None = None
 
 
 class ReplayAgent(NamedTuple):

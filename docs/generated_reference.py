@@ -39,6 +39,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def configuration() -> str:
     """Returns one table for RunConfig and one for each of its parts."""
     files = [*sorted((ROOT / "jaxsrl" / "config").glob("*.py")), ROOT / "envpool_bridge" / "options.py"]
+    files.append(ROOT / "agents" / "transforms" / "level_replay.py")
     return "\n\n".join(part_tables("run", "RunConfig", read_options(files)))
 
 
@@ -53,7 +54,8 @@ def part_tables(name: str, kind: str, classes: dict[str, Options]) -> Iterator[s
     parts = {field.name: field.type for field in classes[kind].fields if field.type in classes}
     plain = tuple(field for field in classes[kind].fields if field.name not in parts)
     yield f"## {name}\n\n{options_table(f'--{name}.', classes[kind]._replace(fields=plain))}"
-    for part, part_kind in parts.items():
+    for field_name, part_kind in parts.items():
+        part = field_name.replace("_", "-")
         yield from part_tables(part if name == "run" else f"{name}.{part}", part_kind, classes)
 
 

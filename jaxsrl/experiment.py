@@ -10,6 +10,7 @@ from typing import Any, cast
 from agents.api import AnyAgent, Mode
 from agents.catalog import AGENTS, find_make_agent
 from agents.networks.config import NetworkConfig
+from agents.transforms.level_replay import with_level_replay
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
@@ -90,7 +91,8 @@ class Experiment:
         agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
         agent = taught_agent(agent, self.imitation, spec, self.network, self.run.env_steps_per_update)
         load_policy = partial(load_agent, env=self.env)  # an expert's, for the environments of this run
-        return imitating_agent(agent, self.imitation, spec, load_policy, self.run.num_updates)
+        agent = imitating_agent(agent, self.imitation, spec, load_policy, self.run.num_updates)
+        return with_level_replay(agent, spec, self.run.level_replay, self.run.num_envs)
 
     def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:
         """Trains, or resumes from the run directory's newest checkpoint, and evaluates; see `train`."""

@@ -17,6 +17,13 @@ def with_changed_trajectories(agent: Agent, change: Callable[[Trajectory], Traje
 
     groups = tuple(group._replace(update=changed(group.update)) for group in agent.groups)
     agent = agent._replace(update=changed(agent.update), groups=groups)
+    inner_advantage = agent.advantage
+    if inner_advantage is not None:
+
+        def advantage(params: Params, extra: Any, batch: Trajectory) -> Array:
+            return inner_advantage(params, extra, change(batch))
+
+        agent = agent._replace(advantage=advantage)
     if agent.gradient_steps is None:
         return agent
     inner = agent.gradient_steps.prepare

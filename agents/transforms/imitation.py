@@ -152,7 +152,10 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Step
         raise UserError("imitation needs steps of an expert: got none")
     discriminator = make_discriminator(config, spec, expert)
     return agent._replace(
-        init=partial(init, agent, discriminator), update=partial(update, agent, discriminator), gradient_steps=None
+        init=partial(init, agent, discriminator),
+        update=partial(update, agent, discriminator),
+        gradient_steps=None,
+        advantage=None,
     )
 
 

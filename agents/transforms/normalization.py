@@ -180,9 +180,18 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
         assert inner_log_prob is not None
         return inner_log_prob(params[_AGENT], normalizer.observation(params[_STATISTICS], observation), action)
 
+    inner_advantage = agent.advantage
+
+    def advantage(params: Params, extra: Any, batch: Trajectory) -> Array:
+        assert inner_advantage is not None
+        statistics = params[_STATISTICS]
+        learned = normalizer.trajectory(statistics, normalizer.batch(statistics, batch), batch)
+        return inner_advantage(params[_AGENT], extra, learned)
+
     steps = None if agent.gradient_steps is None else _normalized_steps(agent.gradient_steps, normalizer)
     update = _normalized_update(agent.update, normalizer)
     new = agent._replace(init=init, act=act, update=update, gradient_steps=steps)
+    new = new if inner_advantage is None else new._replace(advantage=advantage)
     return new if inner_log_prob is None else new._replace(log_prob=log_prob)
 
 

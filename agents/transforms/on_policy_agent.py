@@ -26,13 +26,15 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.coma import ComaNetworks
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
-from agents.ops import validate
+from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import single_gradient_step, single_step_update
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.schedules import CONSTANT, ScheduleConfig, init_factors, make_schedules
 from agents.transforms.changed_trajectories import with_changed_trajectories
 from agents.transforms.normalization import NormalizationConfig, with_normalization
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
+
+_GAE_LAMBDA = 0.95  # of the advantages of algorithms that do not use them
 
 EXTRAS = {"behavior_log_prob": ArraySpec((), "float32")}
 """Extra of each step from `act`: the log-probability, in nats, of the action under the acting policy."""
@@ -154,6 +156,8 @@ def make_on_policy_agent(
         reward_clip: Largest absolute reward, in environment units. None: off.
     """
     agent = Agent(name, init, net.initial_state, partial(act, net), update, EXTRAS, OnPolicy(), steps)
+    if isinstance(net, ActorCritic):
+        agent = agent._replace(advantage=partial(advantage, net, config))
     if isinstance(net, ActorCritic) and not net.is_recurrent:
         agent = agent._replace(log_prob=partial(log_prob, net))
     agent = with_normalization(agent, config.normalization, spec, config.discount)
@@ -182,6 +186,15 @@ def act(
 def log_prob(net: ActorCritic, params: Params, observation: Observation, action: Action) -> Array:
     """Returns the log-probabilities [N] of actions [N, ...] under the policy, in nats."""
     return net.distribution.log_prob(net.policy(params, observation), action)
+
+
+def advantage(net: ActorCritic, config: OnPolicyConfig, params: Params, extra: Any, batch: Trajectory) -> Array:
+    """Returns the generalized advantages [T, B] of a trajectory; lambda is the algorithm's own, or 0.95."""
+    _, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
+    if "popart" in extra:
+        value = popart.denormalize(extra["popart"], value)
+    steps = (batch.reward, value, batch.terminated, batch.truncated, batch.valid)
+    return returns.gae(*steps, discount=config.discount, lambda_=getattr(config, "gae_lambda", _GAE_LAMBDA))
 
 
 def _clip_rewards(limit: float, batch: Trajectory) -> Trajectory:

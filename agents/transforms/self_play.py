@@ -140,6 +140,7 @@ def make_self_play(
         update=partial(_update, pool),
         extras={**agent.extras, "opponent": ArraySpec((), "int32")},
         gradient_steps=None,
+        advantage=None,
     )
 
 

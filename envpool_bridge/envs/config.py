@@ -56,7 +56,7 @@ Suite = Literal[
 ]
 JAX_SUITES = frozenset({"jax", "gymnax", "brax", "jumanji", "pgx"})  # made by jaxsrl: this package must not import jax
 
-_SETTINGS = ("info_fields", "frame_stack", "overlap_rows", "stagger", "stage")
+_SETTINGS = ("info_fields", "frame_stack", "overlap_rows", "stagger", "stage", "levels")
 """Fields that a source has too, if its environments are stepped one by one."""
 _SOURCES: dict[str, Callable[[str, dict[str, Any], bool], EnvSource]] = {
     "gymnasium_vector": gymnasium_vector_source,
@@ -116,6 +116,8 @@ class EnvConfig:
             while a run trains. None for none; 0 where `stages` names some.
         stages: environments of stages 0, 1, ..., each an id, or a JSON object of arguments that take precedence over `kwargs`.
             Their observations and actions have the same form. The last one is the task itself, and replaces `id`.
+        levels: number of levels that prioritized level replay chooses episodes from. A level is the seed of its episodes, or
+            their stage where `stage` is set. 0 for none: every episode has a seed of its own.
     """
 
     id: str = "CartPole-v1"
@@ -135,6 +137,7 @@ class EnvConfig:
     stagger: int = 0
     stage: int | None = None
     stages: tuple[str, ...] = ()
+    levels: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "info_fields", tuple(self.info_fields))
@@ -146,6 +149,9 @@ class EnvConfig:
         if self.stages:
             object.__setattr__(self, "stage", self.stage or 0)
             object.__setattr__(self, "id", _stage_id(self.stages[-1]) or self.id)
+        if self.levels < 0 or (self.stages and self.levels not in (0, len(self.stages))):
+            expected = f"0 or {len(self.stages)}, the number of stages" if self.stages else "at least 0"
+            raise UserError(f"levels: expected {expected}, got {self.levels}")
         if self.stagger < 0:
             raise UserError(f"stagger must be at least 0: got {self.stagger}")
         if self.overlap_rows and self.suite in JAX_SUITES:
@@ -165,6 +171,10 @@ class EnvConfig:
         if self.suite == "auto":
             return self.with_suite().source()
         tasks = self.tasks()
+        if tasks and self.levels:
+            raise UserError(
+                f"levels are for one task: expected levels 0 or one task, got {self.levels} and {len(tasks)}"
+            )
         if tasks:
             sources = {name: config.source() for name, config in tasks.items()}
             return mixed_source(sources, self.row_shares, env_id=self.id, add_task=self.add_task)
@@ -172,7 +182,7 @@ class EnvConfig:
             raise UserError("row_shares and add_task are for several tasks: name several ids, or set row_kwargs")
         if self.stages:
             staged = staged_source([config.source() for config in self.stage_configs()], self.id)
-            return dataclasses.replace(staged, stage=self.stage)
+            return self._with_settings(dataclasses.replace(staged, stage=self.stage), "levels")
         source: Any = self._source()
         if self.action_repeat > 1:
             source = with_action_repeat(source, self.action_repeat)
@@ -180,10 +190,16 @@ class EnvConfig:
             source = with_last_step(source, self.suite, LastStep(self.last_action, self.last_reward))
         if self.frame_stack > 1 and self.suite not in ("gymnasium", "probe"):
             raise UserError(f"frame_stack is for suites 'gymnasium' and 'probe', got {self.suite!r}: use 1")
-        settings = {name: getattr(self, name) for name in _SETTINGS if getattr(self, name) != getattr(EnvConfig, name)}
+        return self._with_settings(source, *_SETTINGS)
+
+    def _with_settings(self, source: Any, *names: str) -> EnvSource:
+        settings = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(EnvConfig, name)}
         for name in settings:
             if not hasattr(source, name):
-                raise UserError(f"{name} is not for suite {self.suite!r}, whose environments are stepped together")
+                expected = getattr(EnvConfig, name)
+                raise UserError(
+                    f"{name} is not for suite {self.suite!r}: expected {expected!r}, got {settings[name]!r}"
+                )
         return dataclasses.replace(source, **settings) if settings else source
 
     def _source(self) -> EnvSource:
@@ -235,7 +251,7 @@ class EnvConfig:
         Raises:
             UserError: one of them is no id and no JSON object.
         """
-        plain, shared = dataclasses.replace(self, stages=(), stage=None), self.arguments()
+        plain, shared = dataclasses.replace(self, stages=(), stage=None, levels=0), self.arguments()
         configs: list[EnvConfig] = []
         for stage in self.stages:
             name = _stage_id(stage)

@@ -22,7 +22,8 @@ from envpool_bridge.envs.protocol import (
     GymnasiumReset,
     ResetRequest,
     StepRows,
-    reset_options,
+    initial_stage,
+    reset_arguments,
 )
 from envpool_bridge.envs.seeding import EpisodeSeeds, first_episode_steps
 from envpool_bridge.envs.time_limits import TimeLimits
@@ -56,6 +57,7 @@ class GymnasiumSource:
             (`ThreadedStep`). Environments with `step_async` and `step_wait` need no threads, and ignore it
             (`AsyncStep`).
         stage: integer that the environments receive with every reset at first, as the option "stage"; None for none.
+        levels: number of levels, each the seed of its episodes, or their stage where there is one; see EnvSpec. 0 for none.
         stagger: longest first episode, in env steps: the first episodes are truncated after different numbers of steps;
             0 leaves them whole.
         evaluation_env: makes one environment for evaluation, where training changes its episodes or rewards.
@@ -71,6 +73,7 @@ class GymnasiumSource:
     info_fields: tuple[str, ...] = ()
     overlap_rows: bool = False
     stage: int | None = None
+    levels: int = 0
     stagger: int = 0
     evaluation_env: MakeEnv | None = None
 
@@ -103,7 +106,7 @@ class GymnasiumSource:
     def _spec(self, env: gymnasium.Env) -> EnvSpec:
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
         spec = with_frames(env_spec(env, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
-        return dataclasses.replace(spec, info_fields=tuple(self.info_fields), stage=self.stage)
+        return dataclasses.replace(spec, info_fields=tuple(self.info_fields), stage=self.stage, levels=self.levels)
 
 
 class GymnasiumRows:
@@ -144,7 +147,7 @@ class GymnasiumRows:
         self._spec = spec
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
-        self.read_stage: Callable[[], int | None] = lambda: spec.stage
+        self.read_stage: Callable[[int], int | None] = lambda row: initial_stage(spec)
         self.first_limits: list[int] = []
         inner, steps, core = self._limits.inner, self._limits.step_functions, row_ids[0] // len(envs)
         self._concurrent = make_concurrent_step(inner, steps, overlap_rows, core)
@@ -167,7 +170,7 @@ class GymnasiumRows:
         out.is_first[...] = True
         for row in range(self.num_rows):
             if isinstance(request, GymnasiumReset):
-                observation, info = self._reset_row(row, request.seeds[row], request.options)
+                observation, info = self._reset_row(row, seed=request.seeds[row], options=request.options)
             else:
                 observation, info = self._replay(row, request, out)
             observations.append(observation)
@@ -309,7 +312,7 @@ class GymnasiumRows:
         del action
         self._episodes[row] += 1
         seed = None if self._seeds is None else self._seeds[row].seed(self._episodes[row])
-        observation, info = self._reset_row(row, seed, reset_options(self.read_stage()))
+        observation, info = self._reset_row(row, **reset_arguments(self._spec, seed, self.read_stage(row)))
         return observation, 0.0, False, False, info
 
     def _reset_row(self, row: int, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
@@ -335,8 +338,9 @@ class GymnasiumRows:
         if self._seeds is None:
             raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
         self._episodes[row] = request.episodes[row]
-        options = reset_options(request.stages[row] if request.stages else self.read_stage())
-        observation, info = self._reset_row(row, self._seeds[row].seed(self._episodes[row]), options)
+        stage = request.stages[row] if request.stages else self.read_stage(row)
+        seed = self._seeds[row].seed(self._episodes[row])
+        observation, info = self._reset_row(row, **reset_arguments(self._spec, seed, stage))
         actions = request.actions[row]
         if actions is None or len(leaves(actions)[0]) == 0:
             return observation, info

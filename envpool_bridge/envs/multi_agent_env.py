@@ -146,7 +146,7 @@ class ParallelRows:
         self._present = np.zeros((len(envs), spec.rows_per_env), bool)  # agents with an observation of their own
         self._ended = [False] * len(envs)
         self._num_steps = 0
-        self.read_stage: Callable[[], int | None] = lambda: spec.stage
+        self.read_stage: Callable[[int], int | None] = lambda row: spec.stage
         self._first_limits = [_NEVER] * len(envs)  # env steps of the first episodes
         if source.stagger and run_seed is not None:
             self._first_limits = [first_episode_steps(run_seed, env_id, source.stagger) for env_id in ids]
@@ -285,7 +285,7 @@ class ParallelRows:
     def _autoreset(self, number: int, out: StepRows) -> dict[str, Any]:
         self._episodes[number] += 1
         seed = None if self._seeds is None else self._seeds[number].seed(self._episodes[number])
-        observations = self._reset_env(number, seed, reset_options(self.read_stage()))
+        observations = self._reset_env(number, seed, reset_options(self.read_stage(number * self._spec.rows_per_env)))
         base = number * self._spec.rows_per_env
         rows = slice(base, base + self._spec.rows_per_env)
         out.valid[rows], out.reward[rows] = False, 0.0
@@ -328,7 +328,7 @@ class ParallelRows:
         base = number * self._spec.rows_per_env
         rows = range(base, base + self._spec.rows_per_env)
         self._episodes[number] = max(request.episodes[row] for row in rows)
-        options = reset_options(request.stages[base] if request.stages else self.read_stage())
+        options = reset_options(request.stages[base] if request.stages else self.read_stage(base))
         observations = self._reset_env(number, self._seeds[number].seed(self._episodes[number]), options)
         actions = [request.actions[row] for row in rows]
         lengths = {0 if action is None else len(leaves(action)[0]) for action in actions}

@@ -5,7 +5,7 @@ ignores its action, resets the environment and writes `valid=False`, reward 0 an
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -128,7 +128,7 @@ class EpisodeReset:
         actions: for each row, the actions to replay since the start of that episode, [N, ...] a leaf, or None to start
             it.
         on_step: called before every replayed step.
-        stages: stage of each row's episode; () for the stage that resets have now.
+        stages: stage or level of each row's episode; () for the one that resets have now.
     """
 
     episodes: tuple[int, ...]
@@ -141,18 +141,40 @@ ResetRequest = GymnasiumReset | EpisodeReset
 
 
 class StagedRows(Protocol):
-    """Rows whose resets have a stage.
+    """Rows whose resets have a stage or a level.
 
     Attributes:
-        read_stage: returns the stage of a reset at this step; None if environments receive none.
+        read_stage: returns the stage or level of a reset of the given row at this step; None if environments receive none.
     """
 
-    read_stage: Callable[[], int | None]
+    read_stage: Callable[[int], int | None]
 
 
 def reset_options(stage: int | None) -> dict[str, Any] | None:
     """Returns the options of a reset at a stage."""
     return None if stage is None else {"stage": stage}
+
+
+def has_stages(spec: EnvSpec) -> bool:
+    """Returns whether resets have a stage or a level."""
+    return spec.stage is not None or spec.levels > 0
+
+
+def initial_stage(spec: EnvSpec) -> int | None:
+    """Returns the stage of resets without a sender of stages or levels, as in evaluations."""
+    return None if spec.levels else spec.stage
+
+
+def first_stages(spec: EnvSpec, row_ids: Iterable[int]) -> tuple[int, ...]:
+    """Returns the stages of the first episodes of rows, as `EpisodeReset` takes them: levels in turn."""
+    return tuple(row % spec.levels for row in row_ids) if spec.levels else ()
+
+
+def reset_arguments(spec: EnvSpec, seed: int | None, stage: int | None) -> dict[str, Any]:
+    """Returns the arguments of a Gymnasium reset at a stage or level; a level is the seed of environments without stages."""
+    if spec.levels and spec.stage is None and stage is not None:
+        return {"seed": stage, "options": None}
+    return {"seed": seed, "options": reset_options(stage)}
 
 
 class EnvRows(Protocol):

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from envpool_bridge.shm.layout import ALIGNMENT, SlotLayout, field_name
-from envpool_bridge.spec.specs import EnvSpec, LeafSpec, SpecTree, num_frames
+from envpool_bridge.spec.specs import NEXT_LEVEL, EnvSpec, LeafSpec, SpecTree, num_frames
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
 
 
@@ -220,12 +220,17 @@ def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
         policy_version=joined("policy_version"),
         incarnation=np.concatenate([slot.incarnation for slot in slots]),
         stepped_at=joined("stepped_at"),
-        extras={},
+        extras={name: np.concatenate([slot.extras[name] for slot in slots], axis=1) for name in _env_extras(slots[0])},
         infos={name: np.concatenate([slot.infos[name] for slot in slots], axis=1) for name in slots[0].infos},
         frames=last,
         is_first_frames=is_first,
         agent_state=_joined_trees([slot.agent_state for slot in slots]),
     )
+
+
+def _env_extras(slot: SlotViews) -> list[str]:
+    """Returns the extras from which environments reset, the only ones that joined and copied slots have."""
+    return [NEXT_LEVEL] if NEXT_LEVEL in slot.extras else []
 
 
 def _joined_trees(trees: Sequence[Tree]) -> Tree:
@@ -242,7 +247,7 @@ def copy_slot(slot: SlotViews) -> SlotViews:
     return SlotViews(
         observation=last,
         action=action,
-        extras={},
+        extras={name: slot.extras[name].copy() for name in _env_extras(slot)},
         infos=infos,
         frames=last,
         is_first_frames=copies["is_first"],

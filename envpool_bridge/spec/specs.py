@@ -140,6 +140,10 @@ class AgentSpec:
     action_mask: tuple[str, ...] = ()
 
 
+NEXT_LEVEL = "next_level"
+"""Extra of each step: level of an episode that starts after it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class EnvSpec:
     """Spec of every row of one kind of environment.
@@ -160,6 +164,7 @@ class EnvSpec:
         info_fields: numbers of the environment's infos that are recorded with every step, for statistics of episodes.
         tasks: tasks of rows that differ on purpose; () if all rows are alike. `assign_tasks` gives the task of an environment.
         stage: integer that the environments receive with every reset, at first; None for none.
+        levels: number of levels. With any, the extra `NEXT_LEVEL` of the step that resets a row is the level of its episode.
     """
 
     env_id: str
@@ -173,6 +178,7 @@ class EnvSpec:
     info_fields: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     stage: int | None = None
+    levels: int = 0
 
     @property
     def rows_per_env(self) -> int:
@@ -235,6 +241,7 @@ def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
         "info_fields": list(spec.info_fields),
         "tasks": [dataclasses.asdict(task) for task in spec.tasks],
         "stage": spec.stage,
+        "levels": spec.levels,
     }
 
 
@@ -252,6 +259,7 @@ def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
         tuple(data.get("info_fields", ())),
         tuple(Task(**task) for task in data.get("tasks", ())),
         data.get("stage"),
+        data.get("levels", 0),
     )
 
 

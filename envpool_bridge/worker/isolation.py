@@ -8,7 +8,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from envpool_bridge.envs.protocol import EnvRows, EnvSource, EpisodeReset, FirstRows, ResetRequest, StagedRows, StepRows
+from envpool_bridge.envs.protocol import (
+    EnvRows,
+    EnvSource,
+    EpisodeReset,
+    FirstRows,
+    ResetRequest,
+    StagedRows,
+    StepRows,
+    has_stages,
+    initial_stage,
+)
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.options import RestartBudget
 from envpool_bridge.spec.specs import EnvSpec
@@ -51,8 +61,8 @@ class IsolatedRows:
         self.on_cut: Callable[[slice], None] = lambda rows: None
         self.on_disabled: Callable[[int], None] = lambda rows: None
         self.on_failure: Callable[[str], None] = lambda text: None
-        self.read_stage: Callable[[], int | None] = lambda: spec.stage
-        self._has_stages = spec.stage is not None
+        self.read_stage: Callable[[int], int | None] = lambda row: initial_stage(spec)
+        self._has_stages = has_stages(spec)
         self._source, self._row_ids, self._run_seed = source, list(row_ids), run_seed
         size = spec.rows_per_env
         spans = [slice(begin, begin + size) for begin in range(0, len(row_ids), size)]
@@ -70,7 +80,7 @@ class IsolatedRows:
             try:
                 env.inside.reset(own, part)
             except _FAILURES as error:
-                if not self._replace(env, error, part):
+                if not self._replace(env, error, part, own.stages):
                     raise
             env.shown = part.observation
 
@@ -103,10 +113,12 @@ class IsolatedRows:
     def _make(self, rows: slice) -> EnvRows:
         inside = self._source.make_rows(self._row_ids[rows], self._run_seed, False)
         if self._has_stages:
-            cast("StagedRows", inside).read_stage = lambda: self.read_stage()
+            cast("StagedRows", inside).read_stage = lambda row: self.read_stage(rows.start + row)
         return inside
 
-    def _replace(self, env: _Environment, error: Exception, out: FirstRows | StepRows) -> bool:
+    def _replace(
+        self, env: _Environment, error: Exception, out: FirstRows | StepRows, stages: tuple[int, ...] = ()
+    ) -> bool:
         """Makes a new environment and starts its next episode; returns False if it has failed too often."""
         failed: Exception = error
         while True:
@@ -121,7 +133,7 @@ class IsolatedRows:
                 out.prepare()  # the failed step may have written a part of it
             try:
                 env.inside = self._make(env.rows)
-                env.inside.reset(EpisodeReset((env.episode,) * count, (None,) * count), out)
+                env.inside.reset(EpisodeReset((env.episode,) * count, (None,) * count, stages=stages), out)
                 return True
             except Exception as again:  # noqa: BLE001  any error of a constructor counts against the budget
                 failed = again

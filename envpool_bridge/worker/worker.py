@@ -20,6 +20,8 @@ from envpool_bridge.envs.protocol import (
     ResetRequest,
     StagedRows,
     first_rows,
+    has_stages,
+    initial_stage,
     step_rows,
 )
 from envpool_bridge.faults.journal import journal_parts
@@ -29,6 +31,7 @@ from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
 from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
+from envpool_bridge.spec.specs import NEXT_LEVEL
 from envpool_bridge.spec.tree import Tree, take
 from envpool_bridge.worker.isolation import IsolatedRows
 from envpool_bridge.worker.recovery import BrokenStep, DisabledRows, Recovery
@@ -167,7 +170,7 @@ class Worker:
         for part in shape.parts_of_worker(config.worker):
             rows = self._make_rows(source, part)
             self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
-            if config.layout.spec.stage is not None and not config.disabled:
+            if has_stages(config.layout.spec) and not config.disabled:
                 cast("StagedRows", rows).read_stage = partial(self._read_stage, self._parts[-1])
             if isinstance(rows, IsolatedRows):
                 rows.on_cut = partial(self._cut, self._parts[-1])
@@ -199,8 +202,12 @@ class Worker:
         rows.on_failure = lambda text: self._connection.send(FailureMessage(text))
         return rows
 
-    def _read_stage(self, part: Part) -> int:
-        return self._board.stage(part.step // self._rollout_length)
+    def _read_stage(self, part: Part, row: int) -> int | None:
+        sequence, t = divmod(part.step, self._rollout_length)
+        spec, extras = self._config.layout.spec, self._slots[sequence % self._num_slots].extras
+        if NEXT_LEVEL in extras:
+            return int(extras[NEXT_LEVEL][t, part.columns.start + row])
+        return initial_stage(spec) if spec.levels else self._board.stage(sequence)
 
     def failpoints(self) -> dict[str, list[tuple[Any, str]]]:
         """Returns the methods that `failpoint.PLACES` stand for."""

@@ -9,11 +9,11 @@ from collections import deque
 
 import numpy as np
 
-from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.envs.protocol import EpisodeReset, has_stages
 from envpool_bridge.shm.layout import field_name
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.encoding import concatenated
-from envpool_bridge.spec.specs import EnvSpec, SpecTree, zeros_of
+from envpool_bridge.spec.specs import NEXT_LEVEL, EnvSpec, SpecTree, zeros_of
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
 from jaxsrl.collect.stage_queue import StageQueue
 
@@ -37,8 +37,8 @@ class EpisodeLog:
         episodes: [B] int64, index of each row's episode.
         end_step: step of the run at which the next slot starts.
         restarted: [B] bool, rows whose saved episode was too long for a replay: they started the next one.
-        row_stages: [B] int64, stage of each row's episode; None where resets have no stage.
-        stages: stages of the next slots; None likewise.
+        row_stages: [B] int64, stage or level of each row's episode; None where resets have none.
+        stages: stages of the next slots; None where resets have no stage of the run.
     """
 
     def __init__(
@@ -61,8 +61,10 @@ class EpisodeLog:
         self.last_observation: Tree | None = None
         self.agent_state: Tree | None = None  # [B, ...] a leaf, after the last step; None before any
         self._agent_state_spec = agent_state
-        self.row_stages = None if spec.stage is None else np.full(num_rows, spec.stage, np.int64)
-        self.stages = None if spec.stage is None else StageQueue((spec.stage,))
+        self.row_stages = np.full(num_rows, spec.stage or 0, np.int64) if has_stages(spec) else None
+        # Of episodes that start after the last step.
+        self._next_levels = np.zeros(num_rows if spec.levels else 0, np.int64)
+        self.stages = None if spec.stage is None or spec.levels else StageQueue((spec.stage,))
 
     def observe(self, slot: SlotViews) -> None:
         """Records a full slot; copies its actions."""
@@ -78,6 +80,10 @@ class EpisodeLog:
         if self.stages is not None and self.row_stages is not None:
             stage = self.stages.take()
             self.row_stages[any_reset] = stage
+        if self._spec.levels and self.row_stages is not None:
+            levels = slot.extras[NEXT_LEVEL]
+            self.row_stages[any_reset] = levels[last, np.arange(len(last))][any_reset]
+            self._next_levels = levels[-1].astype(np.int64)
         self.end_step += length
         self.last_observation = map_leaves(lambda array: array[-1].copy(), slot.observation)
         self.agent_state = map_leaves(lambda array: array[1].copy(), slot.agent_state)
@@ -93,6 +99,7 @@ class EpisodeLog:
             return False
         expected = {"episodes": np.zeros(rows, np.int64), "lengths": np.zeros(rows, np.int64)}
         expected |= {} if self.row_stages is None else {"row_stages": np.zeros(rows, np.int64)}
+        expected |= {"next_levels": self._next_levels} if self._spec.levels else {}
         expected |= _named("observation", zeros_of(self._spec.observation, (rows,)))
         expected |= _named("agent_state", zeros_of(self._agent_state_spec, (rows,)))
         replayed = int(np.maximum(arrays["lengths"], 0).sum())
@@ -106,12 +113,13 @@ class EpisodeLog:
         """Returns the log as arrays.
 
         `episodes` [B], `lengths` [B] (-1: too long for a replay); `actions` [sum of lengths, ...], `observation` and
-        `agent_state` [B, ...], leaf by leaf; `row_stages` [B].
+        `agent_state` [B, ...], leaf by leaf; `row_stages` and `next_levels` [B].
         """
         first_stored = self._blocks[0][0] if self._blocks else self.end_step
         lengths = np.where(self._starts >= first_stored, self.end_step - self._starts, -1)
         arrays = {"episodes": self.episodes.copy(), "lengths": lengths}
         arrays |= {} if self.row_stages is None else {"row_stages": self.row_stages.copy()}
+        arrays |= {"next_levels": self._next_levels} if self._spec.levels else {}
         if self._blocks and (lengths > 0).any():
             actions = concatenated([block for _, block in self._blocks])
             starts = {row: start - first_stored for row, start in enumerate(self._starts) if lengths[row] > 0}
@@ -145,9 +153,10 @@ class EpisodeLog:
                     write(take(block, (slice(longest - length, None), row)), actions[row])
             self._blocks.append((self.end_step - longest, block))
         reset = EpisodeReset(tuple(int(episode) for episode in self.episodes), tuple(actions))
-        if self.row_stages is None or self.stages is None:
+        if self.row_stages is None:
             return reset
-        self.row_stages = np.where(self.restarted, self.stages.stages[0], arrays["row_stages"])
+        starts = self.stages.stages[0] if self.stages is not None else arrays["next_levels"]
+        self.row_stages = np.where(self.restarted, starts, arrays["row_stages"])
         return dataclasses.replace(reset, stages=tuple(self.row_stages.tolist()))
 
 

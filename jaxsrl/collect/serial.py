@@ -10,6 +10,7 @@ import numpy as np
 from agents.api import Array, Params
 from envpool_bridge.envs.protocol import EpisodeReset, StagedRows, first_rows, step_rows
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
+from envpool_bridge.spec.specs import NEXT_LEVEL
 from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
@@ -45,11 +46,13 @@ class SerialCollector:
         self._keys = row_keys(jax.device_put(config.act_key, device), range(shape.num_rows))
         self._stages: StageQueue | None = None
         self._stage = config.spec.stage
-        if config.spec.stage is not None:
+        if config.spec.levels:
+            cast("StagedRows", self._rows).read_stage = lambda row: self._next_level(row)
+        elif config.spec.stage is not None:
             self._stages = StageQueue(config.stages or (config.spec.stage,))
             self._stage = self._stages.stages[0]
-            cast("StagedRows", self._rows).read_stage = lambda: self._stage
-        self._steps = 0
+            cast("StagedRows", self._rows).read_stage = lambda row: self._stage
+        self._steps = self._t = 0
         self._acting_seconds = self._stepping_seconds = 0.0
 
     def publish(self, version: int, params: Params) -> None:
@@ -123,9 +126,12 @@ class SerialCollector:
     def _slot(self, sequence: int) -> SlotViews:
         return self._slots[sequence % self._shape.num_slots]
 
+    def _next_level(self, row: int) -> int:
+        return int(self._slot(self._next).extras[NEXT_LEVEL][self._t, row])
+
     def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
         steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
-        start = time.perf_counter()
+        start, self._t = time.perf_counter(), t
         rows = self._access.act_rows(slot, t, slice(None))
         self._agent_state = act_in_slot(self._act, params, rows, self._agent_state, keys, steps, version)
         acted = time.perf_counter()

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from agents.transforms.level_replay import LevelReplayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.curriculum import CurriculumConfig
 from jaxsrl.config.parts import (
@@ -120,6 +121,7 @@ class RunConfig:
         metrics: destinations of the run's records.
         eval: evaluation while the run trains, and after it.
         curriculum: stages of the environments that evaluations end.
+        level_replay: choice among the levels of the environments.
     """
 
     name: str = ""
@@ -156,6 +158,7 @@ class RunConfig:
     metrics: Annotated[MetricsConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=MetricsConfig)
     eval: Annotated[EvalConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=EvalConfig)
     curriculum: Annotated[CurriculumConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=CurriculumConfig)
+    level_replay: Annotated[LevelReplayConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=LevelReplayConfig)
 
     def __post_init__(self) -> None:
         validate_at_least(

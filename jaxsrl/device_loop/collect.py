@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, AgentState, Array, Mode, Params, Trajectory
+from envpool_bridge.envs.protocol import first_stages
+from envpool_bridge.spec.specs import NEXT_LEVEL
 from jaxsrl.collect.inference.act import row_keys
 from jaxsrl.device_loop.episode_totals import EpisodeSums, add_step, init_episode_sums
 from jaxsrl.envs.autoreset import RowsState, StepOutput, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
@@ -58,7 +60,9 @@ def make_row_keys(run_seed: int, act_key: Array, num_rows: int) -> RowKeys:
 def init_rows(env: JaxEnv, agent: Agent, keys: RowKeys) -> DeviceRows:
     """Returns rows at the start of a run, each in its episode 0."""
     num_rows = keys.env.shape[0]
-    envs = reset_keyed_rows(env, keys.env, jnp.arange(num_rows, dtype=jnp.uint32))
+    first = first_stages(env.spec(), range(num_rows))
+    levels = jnp.asarray(first, jnp.int32) if first else None
+    envs = reset_keyed_rows(env, keys.env, jnp.arange(num_rows, dtype=jnp.uint32), levels=levels)
     return DeviceRows(envs, agent.initial_agent_state(num_rows), init_episode_sums(num_rows))
 
 
@@ -85,6 +89,7 @@ def collect(
     Returns:
         The trajectory, with the values and dtypes of the pool's slot, and the rows.
     """
+    has_levels = env.spec().levels > 0
 
     def step(carry: DeviceRows, step_keys: Array) -> tuple[DeviceRows, _Step]:
         envs = carry.envs
@@ -94,7 +99,7 @@ def collect(
         # Cast to the dtypes of a slot.
         action = action.astype(env.spec().action.dtype)
         extras = {name: extras[name].astype(spec.dtype) for name, spec in agent.extras.items()}
-        next_envs, output = step_keyed_rows(env, keys.env, envs, action)
+        next_envs, output = step_keyed_rows(env, keys.env, envs, action, extras[NEXT_LEVEL] if has_levels else None)
         next_carry = DeviceRows(next_envs, agent_state, add_step(carry.episodes, output))
         return next_carry, _Step(envs.observation, envs.is_first, action, extras, output)
 

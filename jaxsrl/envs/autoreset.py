@@ -9,7 +9,7 @@ After a step with `terminated` or `truncated`, the row's next step ignores its a
 The key of the k-th step of an episode is `fold_in(episode_key, k)`, of its reset `fold_in(episode_key, 0)`, where
 `episode_key = fold_in(fold_in(run_key, row id), episode)` and `run_key = env_run_key(run_seed)`. So a row's trajectory
 follows from run seed, row id and actions, for any placement of rows on processes or devices. It is bit-for-bit identical on
-devices of one kind.
+devices of one kind. The reset of an episode with a level has a key that follows from the level alone, the same in all runs.
 
 Cost: a row cannot branch under vmap, so every step also computes a reset and selects. This is negligible for a small task. It
 halves the speed where a reset costs as much as a step (physics).
@@ -72,7 +72,7 @@ class StepOutput(NamedTuple):
     valid: Array
 
 
-_ENV_STREAM = 0x656E76  # "env"
+_ENV_STREAM, _LEVEL_STREAM = 0x656E76, 0x6C6576  # "env", "lev"
 
 
 def env_run_key(run_seed: int) -> Array:
@@ -114,13 +114,17 @@ def fold_row_keys(run_key: Array, row_ids: Array) -> Array:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(run_key, row_ids)
 
 
-def reset_keyed_rows(env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Array | None = None) -> RowsState:
-    """Resets rows with one key each, `row_keys` [B]; see `reset_rows`."""
+def reset_keyed_rows(
+    env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Array | None = None, levels: Array | None = None
+) -> RowsState:
+    """Resets rows with one key each, `row_keys` [B], or to levels [B]; see `reset_rows`."""
     row_ids = jnp.asarray(row_ids, jnp.uint32)
     zeros = jnp.zeros_like(row_ids)
     first_episodes = zeros if episodes is None else jnp.asarray(episodes, jnp.uint32)
     num_agents = len(env.spec().agents)
     keys = jax.vmap(_step_key)(*(_one_of(num_agents, leaf) for leaf in (row_keys, first_episodes, zeros)))
+    if levels is not None:
+        keys = jax.vmap(_level_key)(_one_of(num_agents, levels))
     env_state, observation = jax.vmap(env.reset)(keys)
     env_state = _for_each(num_agents, env_state)
     observation = jax.tree.map(partial(_by_row, num_agents), observation)
@@ -136,16 +140,21 @@ def reset_keyed_rows(env: JaxEnv, row_keys: Array, row_ids: Array, episodes: Arr
     )
 
 
-def step_keyed_rows(env: JaxEnv, row_keys: Array, state: RowsState, action: Array) -> tuple[RowsState, StepOutput]:
-    """Steps rows with one key each, `row_keys` [B]; see `step_rows`."""
+def step_keyed_rows(
+    env: JaxEnv, row_keys: Array, state: RowsState, action: Array, levels: Array | None = None
+) -> tuple[RowsState, StepOutput]:
+    """Steps rows with one key each, `row_keys` [B], and resets them to `levels` [B] if given; see `step_rows`."""
     spec = env.spec()
     num_agents = len(spec.agents)
 
-    def step_row(row_key: Array, row: RowsState, given: Array) -> tuple[RowsState, StepOutput]:
-        return _step_row(env, spec, row_key, row, given)
+    def step_row(
+        row_key: Array, row: RowsState, given: Array, level: Array | None = None
+    ) -> tuple[RowsState, StepOutput]:
+        return _step_row(env, spec, row_key, row, given, level)
 
     if not num_agents:
-        return jax.vmap(step_row)(row_keys, state, action)
+        given = () if levels is None else (levels,)
+        return jax.vmap(step_row)(row_keys, state, action, *given)
     envs = jax.tree.map(partial(_one_of, num_agents), state)
     envs = dataclasses.replace(envs, observation=jax.tree.map(partial(_by_env, num_agents), state.observation))
     after, output = jax.vmap(step_row)(_one_of(num_agents, row_keys), envs, _by_env(num_agents, action))
@@ -178,14 +187,14 @@ def _by_row(num_agents: int, leaf: Array) -> Array:
 
 
 def _step_row(
-    env: JaxEnv, spec: EnvSpec, row_key: Array, row: RowsState, action: Array
+    env: JaxEnv, spec: EnvSpec, row_key: Array, row: RowsState, action: Array, level: Array | None = None
 ) -> tuple[RowsState, StepOutput]:
     """Steps one row; leaves of RowsState lack the axis B."""
     resets = row.ended
     episode = row.episode + resets.astype(jnp.uint32)
     step = jnp.where(resets, jnp.uint32(0), row.step + jnp.uint32(1))
     key = _step_key(row_key, episode, step)  # only one of reset and step is used, so one key serves both
-    first_state, first_observation = env.reset(key)
+    first_state, first_observation = env.reset(key if level is None else _level_key(level))
     stepped = env.step(row.env_state, _within_bounds(spec, action), key)
 
     def select(old: Array, first: Array, new: Array) -> Array:
@@ -208,6 +217,10 @@ def _step_row(
 
 def _step_key(row_key: Array, episode: Array, step: Array) -> Array:
     return jax.random.fold_in(jax.random.fold_in(row_key, episode), step)
+
+
+def _level_key(level: Array) -> Array:
+    return jax.random.fold_in(jax.random.key(_LEVEL_STREAM), level)
 
 
 def _within_bounds(spec: EnvSpec, action: Array) -> Array:

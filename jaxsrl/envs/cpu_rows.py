@@ -49,10 +49,15 @@ class JaxSource:
 
 
 class JaxRows:
-    """Keeps the protocol `EnvRows`."""
+    """Keeps the protocol `EnvRows`.
+
+    Attributes:
+        read_stage: as in StagedRows; levels alone.
+    """
 
     def __init__(self, env: JaxEnv, row_ids: Sequence[int], run_seed: int | None, check_range: bool = True) -> None:
         self.num_rows = len(row_ids)
+        self.read_stage: Callable[[int], int | None] = lambda row: None
         self.infos: list[dict[str, Any]] = []
         self._env = env
         self._spec = env.spec()
@@ -76,7 +81,8 @@ class JaxRows:
         if isinstance(request, EpisodeReset):
             if self._run_seed is None:
                 raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
-            state = self._replay(self._start(np.asarray(request.episodes, np.uint32)), request)
+            levels = np.array(request.stages, np.int32) if request.stages else self._levels()
+            state = self._replay(self._start(np.asarray(request.episodes, np.uint32), levels), request)
         else:
             state = self._start(self._seeded_episodes(request))
         self._state = state
@@ -95,7 +101,7 @@ class JaxRows:
         self._validate_finite(action)
         self._num_steps += 1
         try:
-            self._state, step = _step(self._env, self._keys(), self._rows_state(), action)
+            self._state, step = _step(self._env, self._keys(), self._rows_state(), action, self._levels())
         except Exception as error:
             raise self._failure("step", error) from error
         for field, values in zip(step._fields, step, strict=True):
@@ -109,9 +115,14 @@ class JaxRows:
         """Drops the state; idempotent."""
         self._state = None
 
-    def _start(self, episodes: np.ndarray) -> RowsState:
+    def _levels(self) -> np.ndarray | None:
+        """Returns the levels of rows that are reset now, [R] int32; None without levels."""
+        levels = [self.read_stage(row) for row in range(self.num_rows)] if self._spec.levels else [None]
+        return None if levels[0] is None else np.array(levels, np.int32)
+
+    def _start(self, episodes: np.ndarray, levels: np.ndarray | None = None) -> RowsState:
         try:
-            return _reset(self._env, self._keys(), self._row_ids, episodes)
+            return _reset(self._env, self._keys(), self._row_ids, episodes, levels)
         except Exception as error:
             raise self._failure("reset", error) from error
 

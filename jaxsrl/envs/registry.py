@@ -15,6 +15,7 @@ from jaxsrl.envs.action_repeat import ActionRepeatJaxEnv
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.last_step import LastStepJaxEnv
+from jaxsrl.envs.levels import LevelsJaxEnv
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.envs.rock_paper_scissors import RockPaperScissors
 
@@ -49,7 +50,7 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
     if config.suite == "smax":
         from jaxsrl.envs.smax import smax_source
 
-        _reject_settings(config, *_NOT_IN_JAX)
+        _reject_settings(config, *_NOT_IN_JAX, "levels")
         source = smax_source(config.id, config.arguments(), config.check_range)
         source = dataclasses.replace(source, info_fields=config.info_fields)
         if config.action_repeat > 1:
@@ -77,6 +78,8 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
     Raises:
         UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed.
     """
+    if config.levels:
+        return LevelsJaxEnv(make_jax_env(dataclasses.replace(config, levels=0)), config.levels)
     chosen = LastStep(config.last_action, config.last_reward)
     if chosen.action or chosen.reward:
         plain = dataclasses.replace(config, last_action=False, last_reward=False)

@@ -11,6 +11,8 @@ import jax
 from agents.api import AnyAgent, Params
 from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
+from agents.transforms.level_replay import with_level_replay
+from agents.transforms.self_play import SelfPlayConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
@@ -28,6 +30,7 @@ from jaxsrl.population.policies import (
     PolicyDefaults,
     make_own_agents,
     rebuild_multi_policy_agent,
+    saved_levels,
     saved_policies,
 )
 from jaxsrl.runs.read_checkpoint import read_saved_run
@@ -92,16 +95,10 @@ def load_agent(
         report = format_report(arrays, mismatches) if mismatches else ""
     state = restore_state(agent, jax.random.key(0), arrays)
     update, params = int(state.num_updates), state.params
-    if saved_policies(saved.metadata).self_play.slots:
-        agent, _ = rebuild(_without_self_play(saved.metadata), env)
+    if saved_policies(saved.metadata).self_play.slots or saved_levels(saved.metadata):
+        agent, _ = rebuild(saved.metadata, env, learner_only=True)
         params = params["learner"]
     return LoadedAgent(agent, params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report)
-
-
-def _without_self_play(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metadata of a run whose learner plays alone, for all agents."""
-    experiment = metadata["experiment"]
-    return {**metadata, "experiment": {**experiment, "policies": {**experiment["policies"], "self_play": {}}}}
 
 
 def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
@@ -131,12 +128,15 @@ def _strings(kwargs: Any) -> list[str]:
     return [text for value in values for text in ([value] if isinstance(value, str) else _strings(value))]
 
 
-def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> tuple[AnyAgent, EnvSource]:
+def rebuild(
+    metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None, learner_only: bool = False
+) -> tuple[AnyAgent, EnvSource]:
     """Returns the agent and the environments that a checkpoint's metadata describe.
 
     Args:
         metadata: metadata of the checkpoint.
         env: replaces the environment of the metadata.
+        learner_only: makes the agent of `params["learner"]`, without a pool of past selves and without levels.
 
     Raises:
         UserError: the agent is not in the catalog, the experiment had other parts than the usual ones, or its environment is
@@ -158,10 +158,14 @@ def rebuild(metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None) -> 
     source = make_env(from_json(EnvConfig, saved["env"]) if env is None else env)
     run, config = from_json(RunConfig, saved["run"]), from_json(AGENTS[name].config, saved["agent"])
     network = from_json(NetworkConfig, saved["network"])
-    policies = from_json(PoliciesConfig, saved.get("policies", {}))
-    spec = source.spec()
+    policies, spec = from_json(PoliciesConfig, saved.get("policies", {})), source.spec()
+    levels = saved_levels(metadata)
+    if learner_only:
+        policies, levels = dataclasses.replace(policies, self_play=SelfPlayConfig()), 0
     defaults = PolicyDefaults(config, network, AGENTS[name].make, run, spec.rows_per_env)
     own_agents = make_own_agents(policies, defaults)
     agent = rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents, run.num_envs)
     imitation = from_json(ImitationConfig, saved.get("imitation", {}))
-    return imitating_agent(agent, imitation, spec, load_policy=None), at_last_stage(source, run.curriculum)
+    agent = imitating_agent(agent, imitation, spec, load_policy=None)
+    agent = with_level_replay(agent, dataclasses.replace(spec, levels=levels), run.level_replay, run.num_envs)
+    return agent, at_last_stage(source, run.curriculum)

@@ -218,7 +218,8 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
     names = sorted(set(policies.policy_of_agent().values()))
     if names and policy not in names:
         raise UserError(f"frozen policy {policy!r}: {path} has policies {', '.join(names)}: expected one of that name")
-    part = [policy] if names else ["learner"] if policies.self_play.slots else []
+    is_wrapped = policies.self_play.slots or saved_levels(saved.metadata)
+    part = [policy] if names else ["learner"] if is_wrapped else []
     prefix = f"{LEARNER}.params" + jax.tree_util.keystr(tuple(map(jax.tree_util.DictKey, part)))
     template = jax.eval_shape(agent.init, jax.random.key(0)).params
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
@@ -229,6 +230,11 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
             f"frozen policy {policy!r} cannot use the parameters of {saved.checkpoint}: expected those of {agent.name} with "
             f"the same network, for agents that see and do the same: {error}"
         ) from error
+
+
+def saved_levels(metadata: Mapping[str, Any]) -> int:
+    """Returns the number of levels of a saved run's environments, from the metadata of a checkpoint."""
+    return metadata.get("env_spec", {}).get("levels", 0)
 
 
 def saved_policies(metadata: Mapping[str, Any]) -> PoliciesConfig:

@@ -10,7 +10,7 @@ from envpool_bridge.envs.mixed_rows import MixedSource
 from envpool_bridge.envs.protocol import EnvSource, reset_options
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.segment import validate_machine
-from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.specs import NEXT_LEVEL, EnvSpec
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.cpu_rows import JaxSource
@@ -79,6 +79,28 @@ def check_curriculum(config: RunConfig, plan: Plan, source: EnvSource, spec: Env
         ) from error
     finally:
         env.close()
+
+
+def check_levels(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
+    """Rejects levels where the agent of another process or machine would choose them, and with stages of the run.
+
+    Raises:
+        UserError: says what does not fit, and what to change.
+    """
+    if not spec.levels:
+        return
+    if plan.is_offline or config.cluster.is_used or config.distributed.is_on:
+        raise UserError(
+            f"plan {plan.name}: levels are for environments of this machine while one process learns: use no --cluster and "
+            f"--distributed flags, or no --env.levels"
+        )
+    if NEXT_LEVEL not in agent.extras:
+        raise UserError(
+            f"{spec.env_id} has levels, which {agent.name} does not choose: make it with "
+            f"agents.transforms.level_replay.with_level_replay, or train an Experiment"
+        )
+    if config.curriculum.is_on:
+        raise UserError("level replay chooses the stages of episodes: use either --env.levels or --curriculum.returns")
 
 
 def _check_whole_environments(plan: Plan, spec: EnvSpec) -> None:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
-from envpool_bridge.envs.protocol import EpisodeReset
+from envpool_bridge.envs.protocol import EpisodeReset, first_stages
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tasks import assign_tasks
 from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
@@ -47,10 +47,18 @@ class Progress:
 
 def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec, first_row: int = 0) -> Progress:
     """Returns the state of a new run, or of its rows from `first_row`; `key` is consumed."""
-    reset = EpisodeReset((0,) * num_rows, (None,) * num_rows)
     log = EpisodeLog(num_rows, 0, spec, agent_state=agent_state_spec(agent))
     episodes = _make_tracker(spec, num_rows, first_row)
-    return Progress(jax.jit(agent.init)(key), None, episodes, log, reset)
+    return Progress(jax.jit(agent.init)(key), None, episodes, log, _start_episodes(log, 0, spec, first_row))
+
+
+def _start_episodes(log: EpisodeLog, episode: int, spec: EnvSpec, first_row: int) -> EpisodeReset:
+    """Returns the reset of all rows to the start of an episode, which is in the log then."""
+    log.episodes[:], num_rows = episode, len(log.episodes)
+    stages = first_stages(spec, range(first_row, first_row + num_rows))
+    if stages:
+        log.row_stages = np.array(stages, np.int64)
+    return EpisodeReset((episode,) * num_rows, (None,) * num_rows, stages=stages)
 
 
 def _make_tracker(spec: EnvSpec, num_rows: int, first_row: int) -> EpisodeTracker:
@@ -115,10 +123,8 @@ def from_arrays(
         log.row_stages = np.full(num_rows, log.stages.stages[0], np.int64)
     if not any(name.startswith(LOG) for name in arrays):
         # An episode takes at least one step, so no earlier one has this number, from which its seed follows.
-        log.episodes[:] = first_step
-        return Progress(
-            state, previous_params, episodes, log, EpisodeReset((first_step,) * num_rows, (None,) * num_rows)
-        )
+        reset = _start_episodes(log, first_step, spec, first_row)
+        return Progress(state, previous_params, episodes, log, reset)
     episodes.restore(named(arrays, EPISODES))
     reset = log.restore(named(arrays, LOG))
     return Progress(state, previous_params, episodes, log, reset)

@@ -32,6 +32,7 @@ def code_of(page, beginning):
         ("README.md", "import jaxsrl", r"mean return \d+\.\d; run directory runs/ppo_CartPole-v1_seed0"),
         ("docs/getting_started/quickstart.md", "import jaxsrl", r"^\d+\.\d+$"),
         ("docs/how_to/many_seeds.md", "import jaxsrl", r"^runs/ppo_CartPole-v1_seed2 \d+\.\d+$"),
+        ("docs/how_to/tasks_and_stages.md", "import jaxsrl\nfrom agents", r"^\[[\d. ]+"),
         ("docs/how_to/custom_environment.md", "# my_experiment.py", r"^-\d+\.\d+$"),
     ],
 )

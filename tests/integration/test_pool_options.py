@@ -12,6 +12,7 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import BadEnvOutputError
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
+from tests.support.level_env import LevelEnv
 
 SHAPE = PoolShape(2, 1, 1, 3, 4, 2)
 RESETS = [EpisodeReset((0,) * 3, (None,) * 3)] * 2
@@ -76,3 +77,18 @@ def test_bad_value_is_rejected_before_its_slot_is_full():
         ):
             step_for_ever(pool)
         assert pool._counters.num_committed() == 0
+
+
+def test_levels_without_an_agent_change_no_episode():
+    seen = []
+    for levels in (0, 5):
+        source, options = GymnasiumSource(LevelEnv, levels=levels), PoolOptions(run_seed=0)
+        with EnvPool(source, PoolShape(2, 1, 1, 3, 8, 2), options) as pool:
+            pool.start(RESETS)
+            assert pool.wait_started(20.0)
+            while not pool._counters.num_committed():
+                for lane in pool.wait_ready(20.0):
+                    pool.post_actions(lane)
+            seen.append(pool.views[0].observation.copy())
+    np.testing.assert_array_equal(*seen)
+    assert len(np.unique(seen[0][..., 0])) > 3, "no row was reset"

@@ -151,7 +151,7 @@ def test_resets_receive_the_stage_of_their_step():
     stages = play(source, 2, 6).observation[:, :, 0]
     assert (stages == 4).all()
     counted = iter(range(100))
-    stages = play(source, 1, 6, read_stage=lambda: next(counted)).observation[:, 0, 0]
+    stages = play(source, 1, 6, read_stage=lambda row: next(counted)).observation[:, 0, 0]
     assert stages.tolist() == [0, 0, 0, 1, 1, 1, 2]
     reset = EpisodeReset((0, 0), (None, None), stages=(7, 8))
     assert play(source, 2, 3, reset).observation[:, :, 0].tolist() == [[7, 8], [7, 8], [7, 8], [4, 4]]
