@@ -21,7 +21,7 @@ from envpool_bridge.envs.stages import at_stage
 from jaxsrl.machine.bound_command import bound_command
 
 _PROGRAM = "import sys; from jaxsrl.evaluation.evaluator import serve; serve()"
-_NICE = 10
+_NICE = 10  # an idle task of Linux would starve, and could not even end, while other programs use all cores
 _CHUNK = 1 << 16
 # The run needs the other cores.
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -119,7 +119,7 @@ def _memory_file(data: bytes) -> Iterator[int]:
 
 def serve() -> None:
     """Plays the tasks of standard input until it is closed: the program of the process."""
-    _yield_to_the_run()
+    os.nice(_NICE)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # the run stops the process itself
     answers = os.fdopen(os.dup(1), "w")
@@ -134,14 +134,6 @@ def serve() -> None:
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
-
-
-def _yield_to_the_run() -> None:
-    """Leaves the cores to other processes: an idle task where the system knows them (Linux), otherwise a nice one."""
-    if hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    else:
-        os.nice(_NICE)
 
 
 def _play(
