@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-SECONDS = 2.0
+SECONDS = 1.5
 SLOW = Path(__file__).parents[1] / "slow.txt"
 KEPT = "+ "
 _LINE = re.compile(r"\s*([\d.]+)s (?:call|setup)\s+(tests/\S+?\.py::.+)$")
