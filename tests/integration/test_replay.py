@@ -10,9 +10,12 @@ import pytest
 from agents.api import ReplayConfig
 from agents.catalog import find_make_agent
 from agents.dqn import DQNConfig
+from agents.dreamer import DreamerConfig
 from agents.muzero import MuZeroConfig
 from agents.networks.config import NetworkConfig
+from agents.ops.optimizers import OptimizerConfig
 from agents.search.gumbel import GumbelConfig
+from agents.world_models.sizes import WorldModelConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
@@ -41,6 +44,18 @@ MUZERO = MuZeroConfig(
     reanalyze_fraction=0.5,
     total_updates=UPDATES,
 )
+# Windows of two trajectories that begin with stored latent states. With the published epsilon of 1e-20 a gradient that is zero up
+# to rounding would move its parameter by a whole learning rate: in a direction of its own in each plan.
+DREAMER = DreamerConfig(
+    model=WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2),
+    burn_in=2,
+    sequence_length=6,
+    stride=4,
+    imagination_length=3,
+    learning_rate=1e-3,
+    warmup_steps=2,
+    optimizer=OptimizerConfig("laprop", epsilon=1e-3, adaptive_clip=0.3, decay=0.999, momentum=0.9),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +64,7 @@ class Experiment:
 
     env: EnvConfig
     network: NetworkConfig
-    agent: DQNConfig | MuZeroConfig
+    agent: DQNConfig | MuZeroConfig | DreamerConfig
     run: RunConfig
 
 
@@ -58,7 +73,7 @@ def train(
     policy: str,
     suite: str = "gymnasium",
     replay: ReplayConfig = REPLAY,
-    algorithm: DQNConfig | MuZeroConfig = DQN,
+    algorithm: DQNConfig | MuZeroConfig | DreamerConfig = DQN,
     frame_stack: int = 1,
     **changes,
 ) -> RunReport:
@@ -141,6 +156,27 @@ def test_every_plan_with_search_and_reanalysis_matches_serial(tmp_path, policy, 
 @pytest.mark.parametrize(
     ("policy", "changes"),
     [
+        pytest.param("serial", {"replay_memory": "host"}, marks=slow),
+        pytest.param("single_learner_fine", {}, marks=slow),
+        pytest.param("single_learner_coarse", {}, marks=slow),
+        pytest.param("distributed_replay", {"learner_num_devices": 2}, marks=slow),
+        pytest.param(
+            "decoupled", {"learner_num_devices": 2, "inference_num_devices": 2, "inference_num_servers": 2}, marks=slow
+        ),
+        pytest.param("multiple_learners", {"learner_num_devices": 2}, marks=slow),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value),
+)
+def test_every_plan_with_a_world_model_matches_serial(tmp_path, policy, changes):
+    serial = train(tmp_path / "serial", "serial", algorithm=DREAMER)
+    report = train(tmp_path / "plan", policy, algorithm=DREAMER, **changes)
+    assert report.num_updates == UPDATES
+    same(report.state.params, serial.state.params, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes"),
+    [
         ("serial", {"replay_prepare_devices": 1}),
         pytest.param("distributed_replay", {"replay_prepare_devices": 2, "learner_num_devices": 2}, marks=slow),
         pytest.param("decoupled", {"replay_prepare_devices": 1}, marks=slow),
@@ -167,9 +203,10 @@ def test_runs_with_late_preparation_resume_bit_for_bit(tmp_path):
 
 
 @slow
-def test_device_loop_with_search_matches_serial(tmp_path):
-    serial = train(tmp_path / "serial", "serial", "jax", algorithm=MUZERO)
-    report = train(tmp_path / "device", "device_only", "jax", algorithm=MUZERO, learner_num_devices=2)
+@pytest.mark.parametrize("algorithm", [MUZERO, DREAMER], ids=["search", "world_model"])
+def test_device_loop_with_a_model_matches_serial(tmp_path, algorithm):
+    serial = train(tmp_path / "serial", "serial", "jax", algorithm=algorithm)
+    report = train(tmp_path / "device", "device_only", "jax", algorithm=algorithm, learner_num_devices=2)
     same(report.state.params, serial.state.params, **TOLERANCE)
 
 
@@ -198,14 +235,15 @@ def test_replay_runs_resume_bit_for_bit(tmp_path, policy, suite, changes):
 
 
 @slow
+@pytest.mark.parametrize("algorithm", [MUZERO, DREAMER], ids=["search", "world_model"])
 @pytest.mark.parametrize(
     ("policy", "suite"), [("serial", "gymnasium"), ("single_learner_fine", "gymnasium"), ("device_only", "jax")]
 )
-def test_runs_with_search_and_reanalysis_resume_bit_for_bit(tmp_path, policy, suite):
-    whole = train(tmp_path / "whole", policy, suite, algorithm=MUZERO, max_policy_lag=1)
+def test_runs_with_a_model_resume_bit_for_bit(tmp_path, policy, suite, algorithm):
+    whole = train(tmp_path / "whole", policy, suite, algorithm=algorithm, max_policy_lag=1)
     for updates in (5, UPDATES):
         steps = 16 * 4 * updates
-        resumed = train(tmp_path / "parts", policy, suite, algorithm=MUZERO, max_policy_lag=1, total_env_steps=steps)
+        resumed = train(tmp_path / "parts", policy, suite, algorithm=algorithm, max_policy_lag=1, total_env_steps=steps)
     same(resumed.state, whole.state, rtol=0, atol=0)
     assert resumed.metrics == whole.metrics
 
