@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def configuration() -> str:
     """Returns one table for RunConfig and one for each of its parts."""
     files = [*sorted((ROOT / "jaxsrl" / "config").glob("*.py")), ROOT / "envpool_bridge" / "options.py"]
-    files.append(ROOT / "agents" / "transforms" / "level_replay.py")
+    files.append(ROOT / "agents" / "transforms" / "level_replay_config.py")
     return "\n\n".join(part_tables("run", "RunConfig", read_options(files)))
 
 

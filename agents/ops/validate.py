@@ -3,9 +3,8 @@
 Arrays pass `positive` and `not_negative`: an argument of a compiled program has no value yet.
 """
 
+import numbers
 from typing import Any
-
-import jax
 
 from envpool_bridge.errors import UserError
 
@@ -21,7 +20,7 @@ def positive(config: Any, *names: str) -> None:
     """Raises UserError unless every named field is positive or None."""
     for name in names:
         value = getattr(config, name)
-        if value is not None and not isinstance(value, jax.Array) and not value > 0.0:
+        if isinstance(value, numbers.Real) and not value > 0.0:
             raise UserError(f"{name} must be positive: got {value}")
 
 
@@ -29,7 +28,7 @@ def not_negative(config: Any, *names: str) -> None:
     """Raises UserError unless every named field is at least 0 or None."""
     for name in names:
         value = getattr(config, name)
-        if value is not None and not isinstance(value, jax.Array) and not value >= 0.0:
+        if isinstance(value, numbers.Real) and not value >= 0.0:
             raise UserError(f"{name} must not be negative: got {value}")
 
 

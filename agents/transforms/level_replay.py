@@ -15,35 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, AgentState, AnyAgent, Array, LearnerState, Metrics, Mode, Params, Trajectory
-from agents.ops import level_scores, validate
+from agents.ops import level_scores
 from agents.ops.level_scores import EpisodeSteps
+from agents.transforms.level_replay_config import LevelReplayConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import NEXT_LEVEL, ArraySpec, EnvSpec
 
 _STREAM = 0x6C766C  # "lvl": keys of levels differ from those that the agent derives
-
-
-@dataclasses.dataclass(frozen=True)
-class LevelReplayConfig:
-    """Settings of prioritized level replay.
-
-    Attributes:
-        temperature: beta. A level with rank r by its score has weight r^(-1 / beta). With inf, and staleness 0, levels are
-            uniform.
-        staleness: rho, share of the probability that is in proportion to the episodes since the level's newest one.
-        replay_share: Probability of a level that has been played, while there are others; None for the share of levels that
-            have been played.
-    """
-
-    temperature: float = 0.1
-    staleness: float = 0.1
-    replay_share: float | None = None
-
-    def __post_init__(self) -> None:
-        validate.positive(self, "temperature")
-        validate.fraction(self, "staleness")
-        if self.replay_share is not None:
-            validate.fraction(self, "replay_share")
 
 
 def with_level_replay(agent: AnyAgent, spec: EnvSpec, config: LevelReplayConfig, num_rows: int) -> AnyAgent:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from agents.transforms.level_replay import LevelReplayConfig
+from agents.transforms.level_replay_config import LevelReplayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.curriculum import CurriculumConfig
 from jaxsrl.config.parts import (
