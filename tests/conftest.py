@@ -24,7 +24,7 @@ _PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax_programs"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# With a limit of jax's, each process that writes a program reads the age of all others under one lock: a quarter of a second for a
+# With jax's size limit, each process that writes a program reads the age of all others under one lock: a quarter of a second for a
 # thousand programs. Without one, a process may see half a program; it warns and compiles.
 _MOST_BYTES = 500_000_000
 

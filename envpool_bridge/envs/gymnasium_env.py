@@ -99,7 +99,7 @@ class GymnasiumSource:
         return dataclasses.replace(self, make_env=self.evaluation_env or self.make_env, evaluation_env=None, stagger=0)
 
     def wrapped(self, wrap: Callable[[MakeEnv], gymnasium.Env]) -> Self:
-        """Returns the rows of the environments that `wrap` makes with each function that made one."""
+        """Returns rows whose environments are `wrap(make_env)`, in evaluation too."""
         evaluation_env = self.evaluation_env and partial(wrap, self.evaluation_env)
         return dataclasses.replace(self, make_env=partial(wrap, self.make_env), evaluation_env=evaluation_env)
 

@@ -91,7 +91,7 @@ class ParallelSource:
         return dataclasses.replace(self, make_env=make_env, evaluation_env=None, stagger=0)
 
     def wrapped(self, wrap: Callable[[Callable[[], ParallelEnv]], ParallelEnv]) -> Self:
-        """Returns the rows of the environments that `wrap` makes with each function that made one."""
+        """Returns rows whose environments are `wrap(make_env)`, in evaluation too."""
         evaluation_env = self.evaluation_env and partial(wrap, self.evaluation_env)
         return dataclasses.replace(self, make_env=partial(wrap, self.make_env), evaluation_env=evaluation_env)
 
