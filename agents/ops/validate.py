@@ -3,8 +3,9 @@
 Arrays pass `positive` and `not_negative`: an argument of a compiled program has no value yet.
 """
 
-import numbers
 from typing import Any
+
+import numpy as np
 
 from envpool_bridge.errors import UserError
 
@@ -20,7 +21,7 @@ def positive(config: Any, *names: str) -> None:
     """Raises UserError unless every named field is positive or None."""
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, numbers.Real) and not value > 0.0:
+        if isinstance(value, int | float | np.number) and not value > 0.0:
             raise UserError(f"{name} must be positive: got {value}")
 
 
@@ -28,7 +29,7 @@ def not_negative(config: Any, *names: str) -> None:
     """Raises UserError unless every named field is at least 0 or None."""
     for name in names:
         value = getattr(config, name)
-        if isinstance(value, numbers.Real) and not value >= 0.0:
+        if isinstance(value, int | float | np.number) and not value >= 0.0:
             raise UserError(f"{name} must not be negative: got {value}")
 
 
