@@ -120,7 +120,7 @@ def _settings_difference(first: Any, other: Any) -> str:
     shared = ParallelSource if isinstance(first, ParallelSource) else GymnasiumSource  # without a suite's own options
     for field in dataclasses.fields(shared):
         expected, given = getattr(first, field.name), getattr(other, field.name)
-        if field.name not in ("make_env", "env_id") and expected != given:
+        if field.name not in ("make_env", "env_id", "evaluation_env") and expected != given:
             return f"{field.name} is {given!r}, not {expected!r}"
     return ""
 
@@ -153,8 +153,8 @@ class TaskObservation(gymnasium.ObservationWrapper):
 def _with_task(source: GymnasiumSource | ParallelSource, task: int, num_tasks: int) -> GymnasiumSource:
     if not isinstance(source, GymnasiumSource):
         raise UserError("add_task is for environments of one agent: set it false")
-    return dataclasses.replace(source, make_env=partial(_add_task, source.make_env, task, num_tasks))
+    return source.wrapped(partial(_add_task, task, num_tasks))
 
 
-def _add_task(make_env: Callable[[], gymnasium.Env], task: int, num_tasks: int) -> gymnasium.Env:
+def _add_task(task: int, num_tasks: int, make_env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
     return TaskObservation(make_env(), task, num_tasks)

@@ -35,6 +35,7 @@ def staged_source(sources: Sequence[EnvSource], env_id: str) -> GymnasiumSource 
         raise UserError(f"stages are not for {env_id}, whose environments are stepped together")
     expected = last.spec()
     makers: list[Callable[..., Any]] = []
+    evaluated: list[Callable[..., Any]] = []
     for number, source in enumerate(sources):
         if type(source) is not type(last):
             raise UserError(f"stage {number} of {env_id} has environments of another kind than the last one")
@@ -43,10 +44,12 @@ def staged_source(sources: Sequence[EnvSource], env_id: str) -> GymnasiumSource 
             raise UserError(
                 f"stages need equal spaces: stage {number} of {env_id} differs from the last one: {problem}"
             )
-        makers.append(source.make_env)  # pyright: ignore[reportAttributeAccessIssue]
+        same_kind: Any = source
+        makers.append(same_kind.make_env)
+        evaluated.append(same_kind.for_evaluation().make_env)
     kind = StagedEnv if isinstance(last, GymnasiumSource) else StagedParallelEnv
-    made: Any = partial(kind, tuple(makers), env_id)
-    return dataclasses.replace(last, make_env=made, env_id=env_id)
+    made, whole_games = (partial[Any](kind, tuple(each), env_id) for each in (makers, evaluated))
+    return dataclasses.replace(last, make_env=made, env_id=env_id, evaluation_env=whole_games)
 
 
 def at_stage(source: EnvSource, stage: int | None) -> EnvSource:

@@ -78,6 +78,19 @@ def test_evaluation_plays_all_tasks_equally_and_whole():
     assert not play(source, 4, 4).truncated.any()
 
 
+@pytest.mark.parametrize("add_task", [False, True])
+def test_evaluated_tasks_have_their_own_environments(add_task):
+    each = {
+        name: GymnasiumSource(partial(StagedEnv, 4), evaluation_env=partial(StagedEnv, n))
+        for n, name in ((2, "a"), (3, "b"))
+    }
+    source = mixed_source(each, add_task=add_task)
+    evaluated = source.for_evaluation()
+    assert [one.spec().observation for one in evaluated.sources] == [source.spec().observation] * 2
+    np.testing.assert_array_equal(play(evaluated, 2, 3).terminated[1:], [[True, False], [False, True]])
+    assert not play(source, 2, 3).terminated.any()
+
+
 def test_config_makes_tasks_of_ids_and_of_row_kwargs():
     by_id = EnvConfig(
         "CartPole-v1, CartPole-v0", kwargs='{"max_episode_steps": 7}', row_kwargs='[{}, {"sutton_barto_reward": true}]'

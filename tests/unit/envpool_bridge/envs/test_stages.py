@@ -43,6 +43,15 @@ def test_an_episode_of_a_stage_equals_that_of_its_environment():
         np.testing.assert_array_equal(staged.step(action)[0], alone.step(action)[0])
 
 
+def test_evaluation_plays_the_stage_by_its_own_environment():
+    sources = [GymnasiumSource(lambda: StagedEnv(9), evaluation_env=lambda n=n: StagedEnv(n)) for n in (2, 3)]
+    staged = staged_source([*sources, *lengths(5)], "Steps")
+    evaluated = staged.for_evaluation().make_env()
+    assert [episode_length(evaluated, options={"stage": stage}) for stage in (0, 1, 2)] == [2, 3, 5]
+    trained = staged.make_env()
+    assert [episode_length(trained, options={"stage": stage}) for stage in (0, 1, 2)] == [9, 9, 5]
+
+
 def test_stages_that_do_not_exist_are_rejected():
     env = staged_source(lengths(2, 3), "Steps").make_env()
     with pytest.raises(UserError, match="Steps has stages 0 to 1: got 2"):
