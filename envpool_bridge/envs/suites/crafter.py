@@ -75,7 +75,11 @@ class CrafterEnv(gymnasium.Env):
         )
 
     def render(self) -> Any:
-        return self._env.render(np.array([_VIDEO_SIZE, _VIDEO_SIZE]))
+        random = self._env._world.random
+        state = random.get_state()  # the grain of nights is drawn from the map's generator
+        frame = self._env.render((_VIDEO_SIZE, _VIDEO_SIZE))
+        random.set_state(state)
+        return frame
 
 
 def crafter_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.rendering import rendering
 from envpool_bridge.errors import UserError
 
 crafter = pytest.importorskip("crafter")
@@ -63,6 +64,29 @@ def test_achievements_are_numbers_without_rewards_too():
     _, reward, _, _, info = env.step(0)
     assert (reward, info["achievements"], info["collect_wood"], info["wake_up"]) == (0.0, 1.0, 1.0, 0.0)
     assert len(info) == 23
+
+
+def test_videos_show_larger_images_of_the_same_map():
+    source, frames_per_second = rendering(
+        EnvConfig("CrafterReward-v1", kwargs=json.dumps({"screen_size": 576})).source()
+    )
+    env = source.make_env()
+    observation, _ = env.reset(seed=1)
+    assert (env.render_mode, frames_per_second) == ("rgb_array", 10.0)
+    frame = env.render()
+    assert (frame.shape, frame.dtype) == ((576, 576, 3), np.uint8)
+    np.testing.assert_array_equal(frame, observation)
+
+
+def test_a_rendered_night_goes_on_as_one_that_is_not():
+    envs = make_crafter(), make_crafter()
+    for env in envs:
+        env.reset(seed=1)
+        env._env._step = 250
+        env.step(0)
+    envs[0].render()
+    for _ in range(3):
+        np.testing.assert_array_equal(*(env.step(0)[0] for env in envs))
 
 
 def test_unknown_ids_and_options_are_rejected():
