@@ -22,6 +22,10 @@ from envpool_bridge.spec.specs import EnvSpec
 
 _FRAMES_PER_SECOND = 30.0  # default for environments without render_fps
 _MODE = "rgb_array"
+_EXPECTED = (
+    "cannot be rendered: expected environments made one by one by a make_env that takes render_mode, which those of suites "
+    "gymnasium, atari, minigrid, vizdoom, crafter, mpe and pettingzoo are"
+)
 
 
 class FrameConsumer(Protocol):
@@ -65,14 +69,11 @@ def rendering(source: EnvSource) -> tuple[GymnasiumSource | ParallelSource, floa
     Raises:
         UserError: the source, the environment or this machine cannot render.
     """
-    one_by_one = isinstance(source, GymnasiumSource | ParallelSource)
     name = getattr(source, "env_id", "") or type(source).__name__
-    if not one_by_one or not _takes_render_mode(source.make_env):
-        got = "a make_env that does not" if one_by_one else f"a {type(source).__name__}"
-        raise UserError(
-            f"{name} cannot be rendered: expected environments made one by one by a make_env that takes render_mode, which "
-            f"those of suites gymnasium, atari, minigrid, vizdoom, crafter, mpe and pettingzoo are, got {got}"
-        )
+    if not isinstance(source, GymnasiumSource | ParallelSource):
+        raise UserError(f"{name} {_EXPECTED}, got a {type(source).__name__}")
+    if not _takes_render_mode(source.make_env):
+        raise UserError(f"{name} {_EXPECTED}, got a make_env that does not")
     make_env = partial(source.make_env, render_mode=_MODE)  # pyright: ignore[reportCallIssue]
     try:
         _require_mode(source.make_env, name)
@@ -111,7 +112,10 @@ def _require_mode(make_env: Callable[[], Any], name: str) -> None:
 
 def _frames_per_second(make_env: Callable[[], Any], name: str) -> float:
     """Returns the frame rate that the environment declares, after rendering a frame."""
-    env = make_env()
+    try:
+        env = make_env()
+    except TypeError as error:  # a wrapper and the environments of stages pass render_mode on
+        raise UserError(f"{name} {_EXPECTED}, got a make_env with one inside that does not: {error}") from error
     try:
         env.reset(seed=0)
         _frame(env, name)

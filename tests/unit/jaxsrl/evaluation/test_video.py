@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from agents.api import Agent, Mode, OnPolicy
+from envpool_bridge.envs.action_repeat import with_action_repeat
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
@@ -205,6 +206,10 @@ def test_whole_games_are_shown_where_training_cuts_them(tmp_path):
         (
             EnvConfig("CartPole-v1", "gymnasium_vector").source(),
             "those of suites gymnasium, atari,.* got a VectorSource",
+        ),
+        (
+            with_action_repeat(GymnasiumSource(lambda: Lamp("rgb_array"), "Repeated"), 2),
+            "Repeated cannot be rendered: expected .* one inside that does not: .* argument 'render_mode'",
         ),
         (GymnasiumSource(Blind, "Blind"), r"Blind cannot be rendered: expected 'rgb_array' .* got \['human'\]"),
         (
