@@ -102,7 +102,11 @@ class HostTrainable(Trainable):
     def set_stage(self, stage: int) -> None:
         log = self.progress.log
         if log.stages is None:
-            raise UserError(f"environments receive no stage: set EnvConfig(stage=...) first, got stage {stage}")
+            raise UserError(
+                f"level replay chooses the stage of every episode: use --env.levels 0 to set stages, got stage {stage}"
+                if self._setup.spec.levels
+                else f"environments receive no stage: start the run with --env.stage or --env.stages, got stage {stage}"
+            )
         self._staged_collector().set_stage(stage)
         log.stages.later = stage
 
