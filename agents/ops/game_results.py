@@ -1,6 +1,6 @@
 """Results of games between two teams, from trajectories of any length.
 
-A game is an episode of an environment. The first team wins if its sum of rewards is larger than that of the second. A game counts
+A game is an episode of an environment. The learner wins if the sum of its scores is positive, and draws if it is 0. A game counts
 if it was played against one opponent from its first step to its last, and if no step of it is missing.
 """
 
@@ -21,7 +21,7 @@ class OpenGames:
     """Games of E environments between two trajectories; [E] each.
 
     Attributes:
-        score: float32, rewards of the learner's team so far less those of its opponent.
+        score: float32, sum of the scores so far.
         opponent: int32, opponent since the first step; -2 for a game that does not count.
         is_new: bool, the next step is the first of a game.
         step: int32, steps of the environment before the next trajectory.
@@ -37,7 +37,7 @@ class Steps(NamedTuple):
     """Steps of R environments; [T, R] each.
 
     Attributes:
-        score: float32, rewards of the learner's team less those of its opponent.
+        score: float32, rewards of the learner's team less those of its opponent, in proportion to their means.
         opponent: int32.
         valid: bool, False where the environment only reset.
         ended: bool, the game ended.

@@ -103,6 +103,39 @@ def agent_indices(spec: EnvSpec, mapping: Mapping[str, str]) -> dict[str, tuple[
     return {policy: tuple(members) for policy, members in indices.items()}
 
 
+def split_teams(spec: EnvSpec, first: str, option: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the indices of the agents of two teams of any sizes, in the order of the environment.
+
+    Args:
+        spec: Spec of a multi-agent environment.
+        first: Pattern of the names of the first team's agents. "" splits by names without numbers, as of "hider_0", "hider_1" and
+            "seeker_0"; if these are alike, into halves.
+        option: Name of the option with the pattern, for messages.
+
+    Raises:
+        UserError: A team has no agents, or the names do not show two teams.
+    """
+    names = [agent.name for agent in spec.agents]
+    kinds = [name.rstrip("_0123456789") for name in names]
+    if first:
+        is_first = [fnmatch.fnmatchcase(name, first) for name in names]
+    elif len(set(kinds)) == 2:
+        is_first = [kind == kinds[0] for kind in kinds]
+    elif len(set(kinds)) == 1 and len(names) % 2 == 0:
+        is_first = [2 * index < len(names) for index in range(len(names))]
+    else:
+        raise UserError(
+            f"{spec.env_id}: the names of the agents do not show two teams: got {', '.join(names) or 'one agent'}; name those of "
+            f"one team by {option}, such as 'red_*'"
+        )
+    if len(set(is_first)) < 2:
+        raise UserError(
+            f"{spec.env_id}: {option} {first!r} must match some of the agents {', '.join(names)}, but not all"
+        )
+    members = [tuple(index for index, own in enumerate(is_first) if own == team) for team in (True, False)]
+    return members[0], members[1]
+
+
 def policy_spec(spec: EnvSpec, indices: Sequence[int]) -> EnvSpec:
     """Returns the spec of the rows of these agents, without padding for other agents.
 

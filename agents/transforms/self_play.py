@@ -1,4 +1,4 @@
-"""Self-play against a pool of past selves, as a transform of an on-policy agent of a symmetric game between two teams.
+"""Self-play against a pool of past selves, as a transform of an on-policy agent of a game between two teams of any sizes.
 
 The learner plays itself in some environments. In the others one team is the learner and the other is one of K slots, each with the
 parameters of a library member. The learner is the first team in half of them. Every `snapshot_every` updates the learner enters the
@@ -12,7 +12,6 @@ a call, and each row takes the result of its own: acting costs K + 1 times as mu
 """
 
 import dataclasses
-import fnmatch
 import functools
 from collections.abc import Sequence
 from functools import partial
@@ -27,6 +26,7 @@ from agents.ops import opponent_library as libraries
 from agents.ops import validate
 from agents.ops.game_results import Steps, init_games, play_on
 from agents.ops.opponent_library import Library, Opponents
+from agents.transforms.multi_policy import split_teams
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
@@ -49,7 +49,7 @@ class SelfPlayConfig:
             "variance" to x (1 - x), where x is the learner's rate of wins against it, or "mixture".
         exponent: p of "hard".
         mixture: Weights of members 0, 1, ... in the order in which they entered, of "mixture".
-        team: Pattern of the names of the first team's agents; "" for the first half of the agents.
+        team: Pattern of the names of the first team's agents; "" for the default of `split_teams`.
     """
 
     slots: int = 0
@@ -115,9 +115,9 @@ def make_self_play(
 
     Raises:
         UserError: The agent learns from replay, or is several policies.
-        UserError: The environment has no two teams of one size, or a slot would not play both teams.
+        UserError: The environment has no two teams, or a slot would not play both teams.
     """
-    first_team = _first_team(spec, config.team)
+    first, _ = split_teams(spec, config.team, "self_play.team")
     if not isinstance(agent, Agent) or agent.groups or agent.bind_replay is not None:
         raise UserError(
             f"self-play needs one policy that learns from trajectories, such as ppo: got {agent.name}, which learns from replay "
@@ -132,7 +132,7 @@ def make_self_play(
             f"environments without self-play, got {against_slots} of {num_envs}; use fewer slots, a smaller self_share or "
             f"--run.num-envs {least} at least"
         )
-    pool = _Pool(agent, config, first_team, tuple(members))
+    pool = _Pool(agent, config, tuple(row in first for row in range(spec.rows_per_env)), tuple(members))
     return agent._replace(
         init=partial(_init, pool, num_envs),
         initial_agent_state=partial(_initial_agent_state, pool),
@@ -142,20 +142,6 @@ def make_self_play(
         gradient_steps=None,
         advantage=None,
     )
-
-
-def _first_team(spec: EnvSpec, pattern: str) -> tuple[bool, ...]:
-    names = [agent.name for agent in spec.agents]
-    if not names:
-        raise UserError(f"{spec.env_id} has one agent: self-play needs two teams of agents")
-    half = len(names) // 2
-    members = [fnmatch.fnmatchcase(name, pattern) if pattern else row < half for row, name in enumerate(names)]
-    if 2 * sum(members) != len(names):
-        raise UserError(
-            f"{spec.env_id}: self-play needs two teams of the same size: self_play.team {pattern!r} puts {sum(members)} of "
-            f"{len(names)} agents {names} into the first"
-        )
-    return tuple(members)
 
 
 def _slots(config: SelfPlayConfig, env: np.ndarray) -> np.ndarray:
@@ -264,9 +250,7 @@ def _update(pool: _Pool, state: LearnerState, batch: Trajectory, key: Array) -> 
     before = dataclasses.replace(state, params=state.params["learner"], extra=state.extra["agent"])
     learned, metrics = pool.agent.update(before, own, learn_key)
     first = partial(_first_rows, len(pool.first_team), 0)
-    games, results = play_on(
-        state.extra["games"], first(rows["env"]), first(rows["step"]), _steps(len(pool.first_team), batch)
-    )
+    games, results = play_on(state.extra["games"], first(rows["env"]), first(rows["step"]), _steps(pool, batch))
     library = libraries.count_games(state.extra["library"], *results)
     number, members = learned.num_updates, state.params["members"]
     if config.snapshot_every:
@@ -294,11 +278,19 @@ def _metrics(library: Library, counts: Array) -> Metrics:
     }
 
 
-def _steps(rows_per_env: int, batch: Trajectory) -> Steps:
-    """Returns the steps of whole environments, of trajectories [T, R * rows_per_env]."""
+def _steps(pool: _Pool, batch: Trajectory) -> Steps:
+    """Returns the steps of whole environments, of trajectories [T, R * rows_per_env].
+
+    The team with the larger mean reward of its agents wins. A reward is multiplied by the size of the other team, in lowest terms:
+    sums of teams then compare as their means do, without rounding that breaks draws.
+    """
+    first_team = np.asarray(pool.first_team)
+    rows_per_env = len(first_team)
     by_env = (*batch.valid.shape[:1], -1, rows_per_env)
+    other_size = np.where(first_team, np.sum(~first_team), np.sum(first_team))
+    weight = (other_size // np.gcd.reduce(other_size)).astype(np.float32)
     sign = jnp.where(batch.agent_state["controller"] == _SELF, 1.0, -1.0)
-    score = jnp.where(batch.valid, batch.reward * sign, 0.0).reshape(by_env)
+    score = jnp.where(batch.valid, batch.reward * sign, 0.0).reshape(by_env) * weight
     valid, ended = batch.valid.reshape(by_env), (batch.terminated | batch.truncated).reshape(by_env)
     return Steps(
         jnp.sum(score, axis=2),

@@ -1,7 +1,6 @@
 """Games between all pairs of policies: their payoffs and ratings."""
 
 import dataclasses
-import fnmatch
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from agents.api import AnyAgent, Mode
-from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_spec
+from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_spec, split_teams
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -21,6 +20,7 @@ from jaxsrl.evaluation.games import RANDOM, Player, game_of, loaded_player, play
 from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
 from jaxsrl.evaluation.record import with_random_actions
 from jaxsrl.population.meta_game import nash_average
+from jaxsrl.population.policies import saved_policies
 from jaxsrl.population.ratings import Results, fit_bradley_terry
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
@@ -46,7 +46,7 @@ class ArenaConfig:
         games: of each pair, half of them from each side.
         seed: of environments and actions; both halves of a pair have the same.
         mode: how policies choose.
-        first_side: pattern of the names of the agents of the first side; "" for the first half of all. The rest are the second.
+        first_side: pattern of the names of the agents of the first side; "" for the first team of the first run's self-play.
     """
 
     games: int = 100
@@ -214,7 +214,8 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
         if each.loaded is None:
             plain = agents[number]
             agents[number] = plain._replace(act=with_random_actions(plain.act, spec, 1.0))
-    sides = split_sides(spec, config.first_side)
+    team = saved_policies(read_saved_run(first_run.checkpoint).metadata).self_play.team
+    sides = split_teams(spec, config.first_side or team, "--first-side")
     programs: dict[tuple[int, int], tuple[AnyAgent, ActOnRows]] = {}
 
     def play(first: int, second: int) -> list[tuple[float, float]]:
@@ -235,30 +236,11 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
     return match
 
 
-def split_sides(spec: EnvSpec, first_side: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the indices of the agents of both sides.
-
-    Raises:
-        UserError: one side has no agents, or no half can be formed.
-    """
-    names = [agent.name for agent in spec.agents]
-    if not first_side and len(names) % 2:
-        raise UserError(
-            f"{spec.env_id} has an odd number of agents, {', '.join(names)}: name those of one side, --first-side"
-        )
-    matched = fnmatch.filter(names, first_side) if first_side else names[: len(names) // 2]
-    first = tuple(number for number, name in enumerate(names) if name in matched)
-    second = tuple(number for number in range(len(names)) if number not in first)
-    if not first or not second:
-        raise UserError(f"--first-side {first_side!r} must match some of the agents {', '.join(names)}, but not all")
-    return first, second
-
-
 def _grouped(spec: EnvSpec, sides: tuple[tuple[int, ...], ...], first: AnyAgent, second: AnyAgent) -> AnyAgent:
+    # A policy of all agents acts for padded observations, also where those of its side are smaller.
+    rows = policy_spec(spec, range(spec.rows_per_env))
     pairs = zip(("first", "second"), sides, (first, second), strict=True)
-    return make_grouped(
-        spec, [PolicyGroup(name, side, policy_spec(spec, side), agent, frozen=True) for name, side, agent in pairs]
-    )
+    return make_grouped(spec, [PolicyGroup(name, side, rows, agent, frozen=True) for name, side, agent in pairs])
 
 
 def _returns_of_sides(

@@ -39,7 +39,7 @@ class PoliciesConfig:
             '{"prey": {"learning_rate": 1e-3}}'. With "algorithm", the name of one, they differ from its defaults. "network" has
             settings of the network. In code also a mapping to configurations, {"prey": DQNConfig(...)}, which is stored as JSON.
         networks: likewise settings that differ from the experiment's network, or a mapping to values of NetworkConfig.
-        self_play: pool of past selves that the only policy of a symmetric game plays against.
+        self_play: pool of past selves that the only policy of a game of two teams plays against.
     """
 
     mapping: str = "{}"

@@ -81,7 +81,7 @@ def validate_opponents(experiment: Path, flags: Sequence[str], slots: int, self_
         UserError: there are too few environments, the game has no two teams, or the algorithm cannot play opponents.
     """
     made = load_experiment(experiment, flags)
-    pool = SelfPlayConfig(slots=slots, self_share=self_share)
+    pool = SelfPlayConfig(slots=slots, self_share=self_share, team=made.policies.self_play.team)
     try:
         dataclasses.replace(made, policies=dataclasses.replace(made.policies, self_play=pool)).build()
     except UserError as error:

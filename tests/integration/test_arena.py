@@ -12,8 +12,7 @@ from agents.a2c import A2CConfig
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.envs.registry import make_env
-from jaxsrl.evaluation.arena import ArenaConfig, Payoffs, load_contestants, play_arena, rate, split_sides
+from jaxsrl.evaluation.arena import ArenaConfig, Payoffs, load_contestants, play_arena, rate
 from jaxsrl.evaluation.games import evaluate_against
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.experiment import Experiment
@@ -89,16 +88,6 @@ def test_the_best_is_first_and_a_beaten_one_has_no_nash_weight():
     assert [row["policy"] for row in rows] == ["a", "b", "c"]
     assert rows[0]["nash_weight"] == pytest.approx(1.0, abs=1e-6)
     assert rows[1]["points_per_game"] == 0.45
-
-
-def test_sides_are_halves_or_what_a_pattern_names():
-    pytest.importorskip("mpe2")
-    spec = make_env(EnvConfig("simple_tag_v3", "mpe")).spec()
-    assert split_sides(spec, "") == ((0, 1), (2, 3))
-    assert split_sides(spec, "agent_*") == ((3,), (0, 1, 2))
-    for pattern in ("*", "nobody"):
-        with pytest.raises(UserError, match="but not all"):
-            split_sides(spec, pattern)
 
 
 def test_what_cannot_play_is_rejected(board_runs, tmp_path):

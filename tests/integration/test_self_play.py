@@ -161,6 +161,26 @@ def test_the_learner_of_a_run_is_evaluated_and_loaded(tmp_path, capsys):
     assert sorted(json.loads(capsys.readouterr().out)["agent_returns"]) == ["player_0", "player_1"]
 
 
+@pytest.mark.slow
+def test_simple_tag_is_played_against_past_selves(tmp_path, capsys):
+    """Three hunters and a prey, who observe less: every slot plays both teams, and the learner is evaluated and rated."""
+    pytest.importorskip("mpe2")
+    length, pool, watch = 32, dataclasses.replace(POOL, self_share=0.5), SlotWatch(POOL.snapshot_every)
+    sizes = {"rollout_length": length, "total_env_steps": ROWS * length * UPDATES, "pool_num_workers": 2}
+    made = experiment(tmp_path, self_play=pool, plan="single_learner_fine", **sizes)
+    made = dataclasses.replace(made, env=EnvConfig("simple_tag_v3", "mpe"))
+    with watch.receives(structure=None):
+        report = made.train(quiet=True, callbacks=[watch])
+    watch.check_changes(UPDATES)
+    library = report.state.extra["library"]
+    assert 0 < float(library.games.sum()) <= 4 * UPDATES * length / 25  # slots play in half of the 8 environments
+    jaxsrl.cli.main.main(["evaluate", str(tmp_path / "run"), "--episodes", "4", "--json"])
+    hunters = [f"adversary_{number}" for number in range(3)]
+    assert sorted(json.loads(capsys.readouterr().out)["agent_returns"]) == [*hunters, "agent_0"]
+    jaxsrl.cli.main.main(["arena", str(tmp_path / "run"), "random", "--games", "4", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["names"]) == 2
+
+
 @pytest.mark.parametrize(
     ("policies", "says"),
     [

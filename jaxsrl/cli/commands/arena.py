@@ -21,7 +21,7 @@ class Arena:
         games: of each pair, half of them from each side.
         seed: of environments and actions.
         stochastic: sample actions instead of taking the most likely ones.
-        first_side: pattern of the names of the agents of one side; by default the first half of all.
+        first_side: pattern of the names of the agents of one side; by default the first team of self-play.
         out: file for names, payoffs and ratings, *.json.
         plot: file for a heat map of the payoffs, .png, .svg or .pdf.
         trust_env: import the module that the id of the environment names ("module:Id"), which runs its code.

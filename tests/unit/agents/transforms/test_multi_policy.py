@@ -10,7 +10,14 @@ import pytest
 from agents.api import Mode, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from agents.transforms.multi_policy import PolicyGroup, agent_indices, make_grouped, make_policies, policy_spec
+from agents.transforms.multi_policy import (
+    PolicyGroup,
+    agent_indices,
+    make_grouped,
+    make_policies,
+    policy_spec,
+    split_teams,
+)
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
@@ -26,6 +33,11 @@ TWINS = EnvSpec(
     DiscreteSpec(3),
     agents=tuple(AgentSpec(name, ArraySpec((3,), "float32"), DiscreteSpec(3)) for name in ("x1", "y", "x2")),
 )
+
+
+def named(names):
+    agents = tuple(AgentSpec(name, TWINS.observation, TWINS.action) for name in names)
+    return dataclasses.replace(TWINS, agents=agents)
 
 
 def ppo(spec):
@@ -52,6 +64,42 @@ def rows_of(places, rows_per_env, array, axis):
     """By a loop: the rows of some agents, environment by environment."""
     rows = [env * rows_per_env + place for env in range(array.shape[axis] // rows_per_env) for place in places]
     return np.take(np.asarray(array), rows, axis)
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "expected"),
+    [
+        (("hider_0", "hider_1", "seeker_0"), "", ((0, 1), (2,))),
+        (("adversary_0", "adversary_1", "adversary_2", "agent_0"), "", ((0, 1, 2), (3,))),
+        (("red_0", "blue_0", "red_1", "blue_1", "blue_2"), "", ((0, 2), (1, 3, 4))),
+        (("first", "second"), "", ((0,), (1,))),
+        (("player_0", "player_1", "player_2", "player_3"), "", ((0, 1), (2, 3))),
+        (("player_0", "player_1", "player_2"), "player_1", ((1,), (0, 2))),
+        (("leader_0", "hunter_0", "prey_0"), "prey_*", ((2,), (0, 1))),
+    ],
+)
+def test_teams_are_those_of_names_or_a_pattern(names, first, expected):
+    assert split_teams(named(names), first, "--team") == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "first", "says"),
+    [
+        (
+            ("player_0", "player_1", "player_2"),
+            "",
+            "got player_0, player_1, player_2; name those of one team by --team",
+        ),
+        (("leader_0", "hunter_0", "hunter_1", "prey_0"), "", "do not show two teams"),
+        (("one_0",), "", "do not show two teams"),
+        ((), "", "do not show two teams: got one agent"),
+        (("red_0", "blue_0"), "*", "must match some of the agents red_0, blue_0, but not all"),
+        (("red_0", "blue_0"), "green", "--team 'green' must match some"),
+    ],
+)
+def test_what_is_not_two_teams_is_rejected(names, first, says):
+    with pytest.raises(UserError, match=says):
+        split_teams(named(names), first, "--team")
 
 
 def test_agents_are_mapped_by_the_first_pattern_that_fits():

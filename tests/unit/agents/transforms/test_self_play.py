@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Mode, Trajectory
+from agents.api import LearnerState, Mode, Trajectory
 from agents.catalog import AGENTS, fill_sizes
 from agents.networks.config import NetworkConfig
+from agents.ops.game_results import init_games
+from agents.ops.opponent_library import init_library
 from agents.ppo import PPOConfig, make_ppo
 from agents.transforms.self_play import SelfPlayConfig, make_self_play
 from envpool_bridge.errors import UserError
@@ -195,6 +197,91 @@ def test_results_are_those_of_the_learners_team():
     assert 0 < wins < games
 
 
+@functools.cache
+def unequal():
+    """Three hunters and a prey in 8 environments, whose update returns what it may learn from; slots play in 6 of them."""
+
+    def update(state, batch, key):
+        return dataclasses.replace(state, num_updates=state.num_updates + 1), {"valid": batch.valid}
+
+    spec = team_spec(("hunter_0", "hunter_1", "hunter_2", "prey_0"))
+    return make_self_play(ppo()._replace(update=update), spec, dataclasses.replace(CONFIG, team=""), ROWS)
+
+
+@functools.cache
+def unequal_update():
+    return jax.jit(unequal().update)
+
+
+def update_of_unequal(rewards):
+    """The state and metrics after a game of two steps in each environment, [8, 4] rewards at the first; then it resets."""
+    agent, at = unequal(), np.arange(3)[:, None] + np.zeros((1, ROWS), int)
+    start, zeros = agent.initial_agent_state(ROWS), np.zeros((3, ROWS), np.float32)
+    batch = Trajectory(
+        observation=np.zeros((4, ROWS, 3), np.float32),
+        is_first=np.isin(np.concatenate([at, at[-1:] + 1]), (0, 3)),
+        action=zeros.astype(np.int32),
+        reward=np.where(at == 0, np.reshape(rewards, ROWS), 0.0).astype(np.float32),
+        terminated=at == 1,
+        truncated=at < 0,
+        valid=at < 2,
+        policy_version=zeros.astype(np.int32),
+        extras=dict.fromkeys(ppo().extras, zeros)
+        | {"opponent": np.broadcast_to(np.minimum(start["slot"], 0), zeros.shape)},  # member 0 in both slots
+        agent_state=start,
+    )
+    learner, members = {"weight": np.zeros(1, np.float32)}, np.zeros(2, np.int32)
+    library = init_library(learner, CONFIG.library_size)
+    params = {"learner": learner, "slots": {"weight": np.zeros((2, 1), np.float32)}, "members": members}
+    extra = {"agent": (), "library": library, "games": init_games(ENVS)}
+    return unequal_update()(LearnerState(params, (), np.int32(0), extra), batch, jax.random.key(1))
+
+
+# What acts for the three hunters and the prey of each environment: -1 is the learner. Every slot plays both teams.
+UNEQUAL = [
+    [-1, -1, -1, 0],
+    [-1, -1, -1, 1],
+    [0, 0, 0, -1],
+    [-1, -1, -1, -1],  # a quarter of the environments has no slot
+    [1, 1, 1, -1],
+    [-1, -1, -1, 0],
+    [-1, -1, -1, 1],
+    [-1, -1, -1, -1],
+]
+
+
+def test_every_slot_plays_both_unequal_teams():
+    state = unequal().initial_agent_state(ROWS)
+    assert np.asarray(state["controller"]).reshape(ENVS, 4).tolist() == UNEQUAL
+    slots = np.asarray(state["slot"]).reshape(ENVS, 4)
+    assert slots.tolist() == [[slot] * 4 for slot in (0, 1, 0, -1, 1, 0, 1, -1)]
+
+
+def test_the_loss_counts_the_learners_rows_of_both_teams():
+    _, metrics = update_of_unequal(np.zeros((ENVS, 4)))
+    mask = np.array(UNEQUAL).reshape(ROWS) == -1
+    assert mask.sum() == 3 + 3 + 1 + 4 + 1 + 3 + 3 + 4
+    assert np.array_equal(metrics["valid"], [mask, mask, np.zeros(ROWS, bool)])  # the last step only resets
+
+
+def test_the_larger_mean_reward_of_a_team_wins():
+    # Hunters and prey, and the learner's result against the slot.
+    rewards = [
+        [1.0, 1.0, 1.0, 2.0],  # hunters have more in sum and less in the mean: lost
+        [4.0, 0.0, -1.0, 1.0],  # equal means: drawn
+        [0.1, 0.1, 0.1, 0.3],  # the learner is the prey: won
+        [9.0, 9.0, 9.0, 0.0],  # the learner plays itself: no game
+        [-10.0, -10.0, -10.0, -10.0],  # drawn
+        [5.0, 0.0, 0.0, 1.5],  # won
+        [-1.0, -1.0, -1.0, -2.0],  # hunters have less in sum and more in the mean: won
+        [0.0, 0.0, 0.0, 9.0],  # no game
+    ]
+    after, metrics = update_of_unequal(rewards)
+    library = after.extra["library"]
+    assert (float(library.wins[0]), float(library.games[0])) == (3.0 + 2 * 0.5, 6.0)
+    assert float(metrics["self_play/games"]) == 6
+
+
 def test_a_library_of_given_members_stays_as_it_is():
     given = [ppo().init(jax.random.key(seed)).params for seed in (11, 12, 13)]
     config = dataclasses.replace(
@@ -256,9 +343,15 @@ def test_bad_settings_are_rejected(changes, says):
     ("spec", "agent", "config", "rows", "says"),
     [
         (SPEC, "ppo", {"slots": 4}, ROWS, "expected 8 environments without self-play, got 6 of 8; use .* 40 at least"),
-        (SPEC, "ppo", {"team": "red_1"}, ROWS, r"two teams of the same size: .*'red_1' puts 1 of 4"),
-        (team_spec(("a", "b", "c")), "ppo", {"team": ""}, ROWS, "two teams of the same size"),
-        (EnvSpec("one", SEEN, CHOSEN), "ppo", {}, ROWS, "one has one agent: self-play needs two teams"),
+        (SPEC, "ppo", {"team": "green_*"}, ROWS, r"self_play.team 'green_\*' must match some of .*, but not all"),
+        (
+            team_spec(("a", "b", "c")),
+            "ppo",
+            {"team": ""},
+            ROWS,
+            "got a, b, c; name those of one team by self_play.team",
+        ),
+        (EnvSpec("one", SEEN, CHOSEN), "ppo", {"team": ""}, ROWS, "one: .* do not show two teams: got one agent"),
         (SPEC, "dqn", {}, ROWS, "one policy that learns from trajectories, such as ppo: got dqn"),
     ],
 )
