@@ -23,6 +23,7 @@ from jaxsrl.machine.bound_command import bound_command
 _PROGRAM = "import sys; from jaxsrl.evaluation.evaluator import serve; serve()"
 _NICE = 10  # an idle task of Linux would starve, and could not even end, while other programs use all cores
 _CHUNK = 1 << 16
+_END_SECONDS = 30.0  # of a killed process, which may wait for a disk
 # The run needs the other cores.
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
@@ -81,8 +82,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Ends the process; idempotent."""
-        self._process.kill()
-        self._process.wait()
+        self._kill()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -97,9 +97,15 @@ class Evaluator:
         except OSError as error:
             raise EvaluatorDiedError(self._describe_end()) from error
 
-    def _describe_end(self) -> str:
+    def _kill(self) -> int | None:
+        """Ends the process, and returns its status; None if the system has not ended it in time."""
         self._process.kill()
-        status = self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_END_SECONDS)
+        return None
+
+    def _describe_end(self) -> str:
+        status = self._kill()
         lines = self._output.read_text(errors="replace").splitlines()[-20:] if self._output.exists() else []
         return "\n".join([f"the evaluator ended with status {status}; its last output ({self._output}):", *lines])
 
