@@ -71,7 +71,7 @@ class ActionRepeat(gymnasium.Wrapper):
             if terminated or truncated:
                 break
             observation, reward, terminated, truncated, info = self.env.step(action)
-            total += reward
+            total = total + reward  # not in place: the environment may own the array
         return observation, total, terminated, truncated, info
 
 

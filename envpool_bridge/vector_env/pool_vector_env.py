@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from envpool_bridge.envs.env_functions import call_attribute, set_attribute
 from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset, ObjectStep, RowReport
 from envpool_bridge.envs.vector_rows import VectorRowsSource
-from envpool_bridge.errors import UserError
+from envpool_bridge.errors import UserError, WorkerDiedError, WorkerError
 from envpool_bridge.spec.tree import take
 from envpool_bridge.vector_env.arguments import (
     EnvFn,
@@ -349,11 +349,14 @@ class PoolVectorEnv(VectorEnv):
     def _wait_for(self, state: _Pending, timeout: float | None) -> list[Report]:
         """Waits for the pending operation of this kind, and returns the rows' reports."""
         self._require_open()
-        name = state.value
         if self._state is not state:
-            raise NoAsyncCallError(f"{name}_wait needs a {name}_async before it", name)
+            raise NoAsyncCallError(f"{state.value}_wait needs a {state.value}_async before it", state.value)
         self._is_late = True
-        self._lanes.wait(timeout)
+        try:
+            self._lanes.wait(timeout)
+        except (WorkerError, WorkerDiedError):  # nothing is pending any more: later calls raise it, too
+            self._state = AsyncState.DEFAULT
+            raise
         self._state, self._is_late = AsyncState.DEFAULT, False
         reports = self._lanes.reports(self._lanes.all)
         raise_failure(reports)

@@ -284,6 +284,9 @@ def test_a_killed_worker_is_an_error_that_names_the_signal():
         os.kill(env._lanes.pool._workers._pids[0], signal.SIGKILL)
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             steps(env, 3)
+        for again in (env.reset, lambda: steps(env, 1), lambda: env.get_attr("spec")):
+            with pytest.raises(WorkerDiedError, match="SIGKILL"):
+                again()
     finally:
         env.close()
 

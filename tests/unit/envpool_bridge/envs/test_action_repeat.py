@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envpool_bridge.envs.action_repeat import ActionRepeatAgents, with_action_repeat
+from envpool_bridge.envs.action_repeat import ActionRepeat, ActionRepeatAgents, with_action_repeat
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
@@ -55,6 +55,21 @@ def test_a_gymnasium_environment_repeats_as_a_plain_loop():
     assert any(terminated)
     assert any(truncated)
     assert min(counts) < REPEAT, "no episode ended within a repetition"
+
+
+class OneRewardArray(gymnasium.Env):
+    """An environment that returns the same array as reward in each step."""
+
+    def __init__(self):
+        self.reward = np.ones(())
+
+    def step(self, action):
+        return 0, self.reward, False, False, {}
+
+
+def test_rewards_are_summed_without_changing_them():
+    env = ActionRepeat(OneRewardArray(), REPEAT)
+    assert [float(env.step(0)[1]) for _ in range(2)] == [REPEAT, REPEAT]
 
 
 def test_agents_repeat_until_one_ends_or_joins():
