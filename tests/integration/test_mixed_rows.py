@@ -97,7 +97,7 @@ def test_actors_apply_a_stage_too(tmp_path):
 
 
 def test_a_stage_is_rejected_where_there_is_none(tmp_path):
-    with pytest.raises(UserError, match=r"set EnvConfig\(stage=...\) first"):
+    with pytest.raises(UserError, match="receive no stage: start the run with --env.stage or --env.stages"):
         train(tmp_path, [Curriculum()], GymnasiumSource(StagedEnv, "Staged"), plan="serial")
 
 
