@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from envpool_bridge.envs.env_functions import call_attribute, set_attribute
 from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset, ObjectStep, RowReport
 from envpool_bridge.envs.vector_rows import VectorRowsSource
-from envpool_bridge.errors import UserError, WorkerDiedError, WorkerError
+from envpool_bridge.errors import EnvPoolError, UserError, WaitTimeoutError
 from envpool_bridge.spec.tree import take
 from envpool_bridge.vector_env.arguments import (
     EnvFn,
@@ -354,8 +354,8 @@ class PoolVectorEnv(VectorEnv):
         self._is_late = True
         try:
             self._lanes.wait(timeout)
-        except (WorkerError, WorkerDiedError):  # nothing is pending any more: later calls raise it, too
-            self._state = AsyncState.DEFAULT
+        except EnvPoolError as error:  # all but a timeout end the operation, and later calls raise them too
+            self._state = self._state if isinstance(error, WaitTimeoutError) else AsyncState.DEFAULT
             raise
         self._state, self._is_late = AsyncState.DEFAULT, False
         reports = self._lanes.reports(self._lanes.all)

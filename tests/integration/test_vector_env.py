@@ -212,6 +212,9 @@ def step_until_it_breaks(field, error, **arguments):
         env.reset(seed=0)
         with pytest.raises(error) as raised:
             steps(env, 10)
+        if error is not WaitTimeoutError:
+            with pytest.raises(error, match=re.escape(str(raised.value).splitlines()[0])):
+                env.reset()
         return str(raised.value)
     finally:
         env.close()
