@@ -160,7 +160,8 @@ def test_a_network_with_memory_learns_from_its_stored_state():
     """Played by `act` with the state it hands on; the probability ratio is then 1, and not if the state is forgotten."""
     agent = make_impala(IMPALAConfig(), SPEC, NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8))
     # The head's gain of 0.01 would hide what the state does: make the policy depend on it.
-    params = jax.tree.map(lambda x: 10.0 * x, agent.init(jax.random.key(1)).params)
+    initial = agent.init(jax.random.key(1))
+    params = jax.tree.map(lambda x: 10.0 * x, initial.params)
     data = trajectory(2)
     state = jax.tree.map(lambda x: x + 0.5, agent.initial_agent_state(ROWS))
     act = jax.jit(agent.act, static_argnums=5)
@@ -175,9 +176,9 @@ def test_a_network_with_memory_learns_from_its_stored_state():
     )
     assert agent.gradient_steps is not None
     gradient = jax.jit(agent.gradient_steps.gradient)
-    _, remembered = gradient(params, (data, 0), jnp.int32(0))
+    _, remembered = gradient(params, (data, initial.extra, 0), jnp.int32(0))
     forgetful = dataclasses.replace(data, agent_state=agent.initial_agent_state(ROWS))
-    _, forgotten = gradient(params, (forgetful, 0), jnp.int32(0))
+    _, forgotten = gradient(params, (forgetful, initial.extra, 0), jnp.int32(0))
     assert float(remembered["policy/approx_kl"]) == pytest.approx(0.0, abs=1e-6)
     assert float(forgotten["policy/approx_kl"]) > 1e-4
 

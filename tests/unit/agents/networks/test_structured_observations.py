@@ -105,7 +105,7 @@ def test_named_torso_stores_weights_by_leaf_name():
     assert sorted(torso) == ["MLP_0", "image/camera", "input"]
     assert sorted(torso["input"]) == ["bias", "kernel/arm/0", "kernel/arm/1", "kernel/camera", "kernel/keys"]
     observation = draw(OBSERVATION, (5,))
-    see = jax.jit(NatureCNN((), "relu").apply)
+    see = jax.jit(NatureCNN(()).apply)
     convolutions = see({"params": torso["image/camera"]}, observation["camera"])
     encoded = jax.device_get(jax.jit(make_inputs(SPEC, "nature_cnn").encode)(observation) | {"camera": convolutions})
     x = sum(np.asarray(value) @ np.asarray(torso["input"][f"kernel/{name}"]) for name, value in encoded.items())
