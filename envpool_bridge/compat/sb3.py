@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[r
 from envpool_bridge.envs.env_functions import call_attribute, get_attribute, has_wrapper, set_attribute
 from envpool_bridge.vector_env import PoolVectorEnv
 from envpool_bridge.vector_env.arguments import EnvFn
-from envpool_bridge.vector_env.results import Report, info_of, one_of
+from envpool_bridge.vector_env.results import Report, info_of, split
 
 
 class PoolVecEnv(VecEnv):
@@ -114,7 +114,7 @@ class _PoolOfRowInfos(PoolVectorEnv):
     def _infos(self, lanes: Sequence[int], reports: list[Report], ended: np.ndarray) -> Any:
         infos = [info_of(report) for report in reports]
         if self._shares_finals and len(ended):
-            finals = self._lanes.final_observations(ended)
-            for number, row in enumerate(ended):
-                infos[row]["final_obs"] = one_of(finals, number)
+            finals = self._lanes.final_observations(lanes, ended)
+            for row, final in zip(ended.tolist(), split(finals), strict=True):
+                infos[row]["final_obs"] = final
         return infos

@@ -103,6 +103,10 @@ class Lanes:
 
     def results(self, lanes: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns rewards, terminations and truncations of these ready lanes: copies."""
+        if self._are_together(lanes):
+            sequence, t = divmod(self._step(lanes[0]) - 1, WINDOW)
+            slot = self._pool.views[sequence % self._pool.shape.num_slots]
+            return slot.reward[t].copy(), slot.terminated[t].copy(), slot.truncated[t].copy()
         fields: tuple[list[np.ndarray], ...] = ([], [], [])
         for lane in lanes:
             sequence, t = divmod(self._step(lane) - 1, WINDOW)
@@ -120,8 +124,7 @@ class Lanes:
             copy: False returns views of the ring where all rows are at the same step and are stored unconverted. They
                 change after the next step.
         """
-        positions = {self._pool.position(lane) for lane in lanes}
-        if len(positions) == 1 and len(lanes) == len(self.all):
+        if self._are_together(lanes):
             observation, t = self._stored(lanes[0])
             return restored(self._spec, take(self._newest(observation), t), copy)
         parts: list[Tree] = []
@@ -148,20 +151,29 @@ class Lanes:
             )
         return lanes
 
-    def final_observations(self, rows: np.ndarray) -> Tree:
-        """Returns copies of the final observations of rows whose episodes ended in the newest step of their ready lanes.
+    def final_observations(self, lanes: Sequence[int], ended: np.ndarray) -> Tree:
+        """Returns copies of the final observations of rows whose episodes ended in the newest step of these ready lanes.
 
         Args:
-            rows: [N] int64, in ascending order.
+            lanes: in order.
+            ended: indices of these rows among all rows of the lanes, [N] int64, in ascending order.
         """
+        if self._are_together(lanes):
+            observation, t = self._stored(lanes[0])
+            return restored(self._spec, take(observation[1], (t, ended)), copy=False)
+        rows = self.row_ids(lanes)[ended]
         parts: list[Tree] = []
-        for lane in self.all:
+        for lane in lanes:
             span = self.rows[lane]
             chosen = rows[(rows >= span.start) & (rows < span.stop)]
             if len(chosen):
                 observation, t = self._stored(lane)
                 parts.append(take(observation[1], (t, chosen)))
-        return restored(self._spec, concatenated(parts))
+        return restored(self._spec, concatenated(parts), copy=False)
+
+    def _are_together(self, lanes: Sequence[int]) -> bool:
+        """Returns whether these are all lanes and at the same step, so that their results need not be joined."""
+        return len(lanes) == len(self.all) and len({self._step(lane) for lane in lanes}) == 1
 
     def _stored(self, lane: int) -> tuple[Tree, int]:
         """Returns the observations of the slot with a lane's newest one, and its step there."""

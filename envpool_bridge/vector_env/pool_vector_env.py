@@ -378,7 +378,7 @@ class PoolVectorEnv(VectorEnv):
         """
         infos = stack_infos(self._add_info, reports)
         if self._shares_finals and len(ended):
-            add_finals(infos, self._lanes.final_observations(self._lanes.row_ids(lanes)[ended]), ended, self.num_envs)
+            add_finals(infos, self._lanes.final_observations(lanes, ended), ended, self.num_envs)
         return infos
 
     def _observations(self, lanes: Sequence[int], reports: list[Report]) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from envpool_bridge.envs.vector_requests import RowReport
 from envpool_bridge.errors import WorkerError
-from envpool_bridge.spec.tree import Tree, map_leaves, take
+from envpool_bridge.spec.tree import Tree, leaves, map_leaves, take
 
 Report = dict[str, Any] | RowReport
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
@@ -35,9 +35,12 @@ def stack_infos(add_info: AddInfo, reports: Sequence[Report]) -> dict[str, Any]:
     return infos
 
 
-def one_of(observations: Tree, number: int) -> Tree:
-    """Returns one of several observations, [N, ...] a leaf, with ints in place of numpy's integers."""
-    return map_leaves(_as_int, take(observations, number))
+def split(observations: Tree) -> list[Tree]:
+    """Returns each of several observations, [N, ...] a leaf, with ints in place of numpy's integers."""
+    if isinstance(observations, np.ndarray) and observations.ndim > 1:
+        return list(observations)
+    count = len(leaves(observations)[0])
+    return [map_leaves(_as_int, take(observations, number)) for number in range(count)]
 
 
 def _as_int(value: Any) -> Any:
@@ -54,12 +57,12 @@ def add_finals(infos: dict[str, Any], finals: Tree, ended: np.ndarray, num_envs:
         num_envs: length of the arrays in `infos`.
     """
     each = infos["final_obs"] = np.full(num_envs, None, dtype=object)
-    for number, row in enumerate(ended):
-        each[row] = one_of(finals, number)
+    for row, final in zip(ended.tolist(), split(finals), strict=True):
+        each[row] = final
     infos.setdefault("final_info", {})
-    for name in ("_final_obs", "_final_info"):
-        infos[name] = np.zeros(num_envs, np.bool_)
-        infos[name][ended] = True
+    mask = infos["_final_obs"] = np.zeros(num_envs, np.bool_)
+    mask[ended] = True
+    infos["_final_info"] = mask.copy()
 
 
 def raise_failure(reports: Sequence[Report]) -> None:
