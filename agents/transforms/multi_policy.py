@@ -236,7 +236,7 @@ def _act(
 ) -> tuple[Any, dict[str, Array], AgentState]:
     """Acts with every policy for its own rows of [R, ...], R whole environments."""
     spec, groups = multi_policy.spec, multi_policy.groups
-    rows = partial(_select_rows, spec.rows_per_env, 0)
+    rows = partial(select_rows, spec.rows_per_env, 0)
     actions: list[Any] = []
     recorded: list[dict[str, Array]] = []
     states: list[AgentState] = []
@@ -272,8 +272,8 @@ def _update(
 
 def _group_rows(indices: tuple[int, ...], rows_per_env: int, batch: Trajectory) -> Trajectory:
     steps = dataclasses.replace(batch, agent_state=())
-    own = jax.tree.map(partial(_select_rows, rows_per_env, 1, indices), steps)
-    state = jax.tree.map(partial(_select_rows, rows_per_env, 0, indices), batch.agent_state)
+    own = jax.tree.map(partial(select_rows, rows_per_env, 1, indices), steps)
+    state = jax.tree.map(partial(select_rows, rows_per_env, 0, indices), batch.agent_state)
     return dataclasses.replace(own, agent_state=state)
 
 
@@ -299,7 +299,7 @@ def _own_batch(number: int, group: PolicyGroup, batch: Trajectory) -> Trajectory
     )
 
 
-def _select_rows(rows_per_env: int, axis: int, indices: tuple[int, ...], array: Array) -> Array:
+def select_rows(rows_per_env: int, axis: int, indices: tuple[int, ...], array: Array) -> Array:
     """Returns the rows of some agents, [.., E * len(indices), ...] of [.., E * rows_per_env, ...].
 
     Environments keep their order, so a rows axis that is sharded over environments needs no gather.

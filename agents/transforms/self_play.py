@@ -104,24 +104,23 @@ def make_self_play(
 
     Its parameters become {"learner": those of the agent, "slots": [K, ...] each, "members": [K] int32}. Slot k has the parameters
     of library member `members[k]`; the library is in `extra`. `extras["opponent"]` of a step is the member that the learner
-    played, or -1 for itself.
+    played, or -1 for itself. Of an agent of several policies, a member is all of them at one time.
 
     Args:
-        agent: On-policy agent that acts for every row.
+        agent: On-policy agent that acts for every row, of one policy or of several (`make_policies`).
         spec: Specification of all rows.
         config: Settings, with at least one slot.
         num_rows: Rows of the run.
         members: Parameters of the library's first members; none for the initial policy.
 
     Raises:
-        UserError: The agent learns from replay, or is several policies.
+        UserError: The agent, or one of its policies, learns from replay.
         UserError: The environment has no two teams, or a slot would not play both teams.
     """
     first, _ = split_teams(spec, config.team, "self_play.team")
-    if not isinstance(agent, Agent) or agent.groups or agent.bind_replay is not None:
+    if not isinstance(agent, Agent) or agent.bind_replay is not None:
         raise UserError(
-            f"self-play needs one policy that learns from trajectories, such as ppo: got {agent.name}, which learns from replay "
-            f"or is several policies"
+            f"self-play needs policies that learn from trajectories, such as ppo: got {agent.name}, which learns from replay"
         )
     num_envs, needed = num_rows // spec.rows_per_env, 2 * config.slots
     against_slots = int(_rank(config, np.asarray(num_envs)))
@@ -139,6 +138,7 @@ def make_self_play(
         act=partial(_act, pool),
         update=partial(_update, pool),
         extras={**agent.extras, "opponent": ArraySpec((), "int32")},
+        groups=(),
         gradient_steps=None,
         advantage=None,
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from agents.api import AnyAgent, Mode
 from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_spec, split_teams
+from agents.transforms.some_agents import act_for_some
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -239,8 +240,12 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
 def _grouped(spec: EnvSpec, sides: tuple[tuple[int, ...], ...], first: AnyAgent, second: AnyAgent) -> AnyAgent:
     # A policy of all agents acts for padded observations, also where those of its side are smaller.
     rows = policy_spec(spec, range(spec.rows_per_env))
+    # An agent of several policies acts for whole environments.
     pairs = zip(("first", "second"), sides, (first, second), strict=True)
-    return make_grouped(spec, [PolicyGroup(name, side, rows, agent, frozen=True) for name, side, agent in pairs])
+    return make_grouped(
+        spec,
+        [PolicyGroup(name, side, rows, act_for_some(agent, spec, side), frozen=True) for name, side, agent in pairs],
+    )
 
 
 def _returns_of_sides(
@@ -272,7 +277,7 @@ def _configuration(loaded: LoadedAgent) -> str:
     """Returns all that makes an agent's functions, as text."""
     metadata = read_saved_run(loaded.checkpoint).metadata
     experiment = metadata.get("experiment", {})
-    if experiment.get("policies", {}).get("mapping", "{}") != "{}":
-        raise UserError(f"{loaded.checkpoint} has several policies: an arena is for runs whose policy plays every side")
-    parts = [metadata.get("algorithm"), experiment.get("agent"), experiment.get("network"), experiment.get("env")]
+    policies = experiment.get("policies", {})
+    own = [policies.get(name) for name in ("mapping", "agents", "networks")]
+    parts = [metadata.get("algorithm"), *(experiment.get(part) for part in ("agent", "network", "env")), *own]
     return json.dumps(parts, sort_keys=True)

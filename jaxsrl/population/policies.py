@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class PoliciesConfig:
             '{"prey": {"learning_rate": 1e-3}}'. With "algorithm", the name of one, they differ from its defaults. "network" has
             settings of the network. In code also a mapping to configurations, {"prey": DQNConfig(...)}, which is stored as JSON.
         networks: likewise settings that differ from the experiment's network, or a mapping to values of NetworkConfig.
-        self_play: pool of past selves that the only policy of a game of two teams plays against.
+        self_play: pool of past selves that the policies of a game of two teams play against.
     """
 
     mapping: str = "{}"
@@ -149,26 +149,27 @@ def make_multi_policy_agent(
 
     Raises:
         UserError: an agent without a policy, a pattern without an agent, or a frozen policy without an agent.
-        UserError: self-play with several policies, or as in `make_self_play`.
+        UserError: self-play as in `make_self_play`.
         UserError: parameters that are missing, damaged, or of another network.
     """
     mapping, paths = policies.policy_of_agent(), policies.frozen_paths()
     agent = make_policies(
         spec, mapping, make_agent, dict.fromkeys(paths), own_agents
     )  # validates the mapping before reading files
-    if not paths:
-        members = [
-            load_policy_params(agent, f"self_play.members[{number}]", Path(path))
-            for number, path in enumerate(policies.self_play.members)
-            if policies.self_play.slots
-        ]
-        return _with_self_play(agent, spec, policies, num_rows, members)
-    places = agent_indices(spec, mapping)
-    frozen: dict[str, Params] = {}
-    for name, path in paths.items():
-        template = (own_agents or {}).get(name, make_agent)(policy_spec(spec, places[name]))
-        frozen[name] = load_policy_params(template, name, Path(path))
-    return make_policies(spec, mapping, make_agent, frozen, own_agents)
+    if paths:
+        places = agent_indices(spec, mapping)
+        frozen: dict[str, Params] = {}
+        for name, path in paths.items():
+            template = (own_agents or {}).get(name, make_agent)(policy_spec(spec, places[name]))
+            frozen[name] = load_policy_params(template, name, Path(path))
+        agent = make_policies(spec, mapping, make_agent, frozen, own_agents)
+    if not policies.self_play.slots:
+        return agent
+    members = [
+        load_policy_params(agent, f"self_play.members[{number}]", Path(path), set(mapping.values()))
+        for number, path in enumerate(policies.self_play.members)
+    ]
+    return make_self_play(agent, spec, policies.self_play, num_rows, members)
 
 
 def rebuild_multi_policy_agent(
@@ -181,32 +182,20 @@ def rebuild_multi_policy_agent(
     """Returns the agent of `make_multi_policy_agent` for parameters of the run's own checkpoint; frozen ones are not loaded."""
     frozen = dict.fromkeys(policies.frozen_paths())
     agent = make_policies(spec, policies.policy_of_agent(), make_agent, frozen, own_agents)
-    return _with_self_play(agent, spec, policies, num_rows)
+    return make_self_play(agent, spec, policies.self_play, num_rows) if policies.self_play.slots else agent
 
 
-def _with_self_play(
-    agent: AnyAgent, spec: EnvSpec, policies: PoliciesConfig, num_rows: int, members: Sequence[Params] = ()
-) -> AnyAgent:
-    if not policies.self_play.slots:
-        return agent
-    mapping = policies.policy_of_agent()
-    if mapping:
-        raise UserError(
-            f"self-play is for one policy that acts for all agents: expected no policies.mapping, got {mapping}"
-        )
-    return make_self_play(agent, spec, policies.self_play, num_rows, members)
-
-
-def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
-    """Loads the parameters of one policy of a run.
+def load_policy_params(agent: AnyAgent, policy: str, path: Path, all_of: Collection[str] = ()) -> Params:
+    """Loads the parameters of one policy of a run, or of all its policies.
 
     Args:
         agent: agent that will use them.
-        policy: name of the policy; ignored for a run with a single policy.
+        policy: name of the policy; ignored for a run with a single policy, and only for messages if all are loaded.
         path: run directory or checkpoint.
+        all_of: names of the policies of an agent of several, which the run must have; () for an agent of one policy.
 
     Raises:
-        UserError: there is no intact checkpoint, the run has no such policy, or its parameters have other shapes.
+        UserError: there is no intact checkpoint, the run has other policies, or its parameters have other shapes.
     """
     try:
         saved = read_saved_run(path)
@@ -216,10 +205,15 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path) -> Params:
         raise UserError(f"frozen policy {policy!r}: {error}") from error
     policies = saved_policies(saved.metadata)
     names = sorted(set(policies.policy_of_agent().values()))
-    if names and policy not in names:
+    if names and not all_of and policy not in names:
         raise UserError(f"frozen policy {policy!r}: {path} has policies {', '.join(names)}: expected one of that name")
-    is_wrapped = policies.self_play.slots or saved_levels(saved.metadata)
-    part = [policy] if names else ["learner"] if is_wrapped else []
+    if all_of and names != sorted(all_of):
+        raise UserError(
+            f"frozen policy {policy!r}: {path} has {'policies ' + ', '.join(names) if names else 'one policy for all'}: "
+            f"expected policies {', '.join(sorted(all_of))}"
+        )
+    part = ["learner"] if policies.self_play.slots or saved_levels(saved.metadata) else []
+    part += [policy] if names and not all_of else []
     prefix = f"{LEARNER}.params" + jax.tree_util.keystr(tuple(map(jax.tree_util.DictKey, part)))
     template = jax.eval_shape(agent.init, jax.random.key(0)).params
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)

@@ -192,3 +192,54 @@ def test_what_does_not_fit_is_rejected_before_training(tmp_path, policies, says)
     made = experiment(tmp_path)
     with pytest.raises(UserError, match=says):
         Experiment(env=made.env, agent=made.agent, policies=policies, run=made.run).build()
+
+
+TEAMS = PoliciesConfig('{"player_0": "one", "player_1": "two"}', self_play=POOL)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"plan": "single_learner_fine", "pool_num_workers": 2}, marks=pytest.mark.slow),
+        {"plan": "multiple_learners", "learner_num_devices": 2, "pool_num_workers": 2},
+    ],
+    ids=lambda changes: changes["plan"],
+)
+def test_a_policy_for_each_team_plays_past_selves(tmp_path, changes):
+    """Slots hold members of both policies, a resumed run is exact, and another plan has the same members and games."""
+    made = dataclasses.replace(experiment(tmp_path / "whole"), policies=TEAMS)
+    watch = SlotWatch(POOL.snapshot_every)
+    agent, _, _ = made.build()
+    params = jax.eval_shape(agent.init, jax.random.key(0)).params
+    assert sorted(params["slots"]) == sorted(params["learner"]) == ["one", "two"]
+    with watch.receives(jax.tree.structure(params)):
+        whole = made.train(quiet=True, callbacks=[watch])
+    watch.check_changes(UPDATES)
+    for updates in (3, UPDATES):
+        part = dataclasses.replace(experiment(tmp_path / "parts", updates), policies=TEAMS).train(quiet=True)
+    assert trees_equal(whole.state, part.state)
+    other = dataclasses.replace(experiment(tmp_path / "other", **changes), policies=TEAMS).train(quiet=True)
+    assert trees_equal(whole.state.extra["games"], other.state.extra["games"])
+    for a, b in zip(jax.tree.leaves(whole.state.params), jax.tree.leaves(other.state.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_runs_with_a_policy_for_each_team_meet(tmp_path, capsys):
+    """They are members of a later run and contestants of an arena, to the bit those that were trained."""
+    paths = []
+    for seed in (1, 2):
+        first = dataclasses.replace(experiment(tmp_path / str(seed), 2, seed=seed), policies=TEAMS).train(quiet=True)
+        paths.append(str(first.directory))
+        learner = jax.device_get(first.state.params["learner"])
+        assert trees_equal(load_agent(first.directory).params, learner)
+    pool = dataclasses.replace(POOL, members=tuple(paths), snapshot_every=0, opponents="uniform")
+    policies = dataclasses.replace(TEAMS, self_play=pool)
+    report = dataclasses.replace(experiment(tmp_path, 1), policies=policies).train(quiet=True)
+    second = jax.tree.map(lambda leaf: leaf[1], report.state.extra["library"].params)
+    assert trees_equal(second, learner)
+    changed = dataclasses.replace(policies, mapping='{"player_0": "one", "player_1": "three"}')
+    other = dataclasses.replace(experiment(tmp_path, 1), policies=changed)
+    with pytest.raises(UserError, match=r"members\[0\].* has policies one, two: expected policies one, three"):
+        other.build()
+    jaxsrl.cli.main.main(["arena", *paths, "random", "--games", "8", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["names"]) == 3
