@@ -18,12 +18,16 @@ import cloudpickle
 from agents.api import AnyAgent, Mode
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.stages import at_stage
+from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 from jaxsrl.machine.bound_command import bound_command
 
-_PROGRAM = "import sys; from jaxsrl.evaluation.evaluator import serve; serve()"
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from jaxsrl.evaluation.evaluator import serve; serve()"
+)
 _NICE = 10  # an idle task of Linux would starve, and could not even end, while other programs use all cores
 _CHUNK = 1 << 16
 _END_SECONDS = 30.0  # of a killed process, which may wait for a disk
+_OWN_END_SECONDS = 5.0  # of a process that has closed its pipes: its own status says more than that of a kill
 # The run needs the other cores.
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
@@ -47,9 +51,17 @@ class Evaluator:
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {_ONE_THREAD}".strip()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, "bufsize": 0}
-        with _memory_file(cloudpickle.dumps((sys.path, agent, source))) as file, open(output, "ab") as log:
-            command = bound_command([sys.executable, "-c", _PROGRAM, str(file)])
-            self._process = subprocess.Popen(command, stderr=log, pass_fds=[file], **pipes)
+        with _memory_file(cloudpickle.dumps((agent, source))) as file, open(output, "ab") as log:
+            command = bound_command([sys.executable, "-c", _PROGRAM, str(file), json.dumps(sys.path)])
+            # Inherited: a signal to the group, which the run handles, must not end the process before `serve` ignores it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            try:
+                self._process = subprocess.Popen(command, stderr=log, pass_fds=[file], **pipes)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert self._process.stdout is not None
+        self._readable = select.poll()  # select.select rejects descriptors above 1,023
+        self._readable.register(self._process.stdout, select.POLLIN)
 
     def send(self, task: dict[str, Any]) -> None:
         """Sends a task: the keyword arguments of `_play`. One at a time.
@@ -68,7 +80,10 @@ class Evaluator:
         output = self._process.stdout
         assert output is not None
         while b"\n" not in self._answer:
-            if not select.select([output], [], [], 0.0)[0]:
+            has_ended = self._process.poll() is not None  # a process that an environment forked may hold the pipe open
+            if not self._readable.poll(0):
+                if has_ended:
+                    raise EvaluatorDiedError(self._describe_end())
                 return None
             chunk = os.read(output.fileno(), _CHUNK)
             if not chunk:
@@ -105,6 +120,8 @@ class Evaluator:
         return None
 
     def _describe_end(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_OWN_END_SECONDS)
         status = self._kill()
         lines = self._output.read_text(errors="replace").splitlines()[-20:] if self._output.exists() else []
         return "\n".join([f"the evaluator ended with status {status}; its last output ({self._output}):", *lines])
@@ -126,13 +143,14 @@ def _memory_file(data: bytes) -> Iterator[int]:
 def serve() -> None:
     """Plays the tasks of standard input until it is closed: the program of the process."""
     os.nice(_NICE)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the run stops the process itself
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     answers = os.fdopen(os.dup(1), "w")
     acts: dict[str, Any] = {}  # by mode; compiled once for all versions
     os.dup2(2, 1)  # what environments print must not mix with answers
     with open(int(sys.argv[1]), "rb") as file:
-        sys.path[:], agent, source = cloudpickle.load(file)
+        agent, source = cloudpickle.load(file)
     for line in sys.stdin:
         try:
             answer = _play(agent, source, acts, **json.loads(line))
