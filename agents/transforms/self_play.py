@@ -281,22 +281,25 @@ def _metrics(library: Library, counts: Array) -> Metrics:
 def _steps(pool: _Pool, batch: Trajectory) -> Steps:
     """Returns the steps of whole environments, of trajectories [T, R * rows_per_env].
 
-    The team with the larger mean reward of its agents wins. A reward is multiplied by the size of the other team, in lowest terms:
-    sums of teams then compare as their means do, without rounding that breaks draws.
+    The team with the larger mean reward of its agents wins. A reward is multiplied by the size of the other team: sums of teams
+    then compare as their means do. A game that a failure cut has no end.
     """
     first_team = np.asarray(pool.first_team)
     rows_per_env = len(first_team)
     by_env = (*batch.valid.shape[:1], -1, rows_per_env)
     other_size = np.where(first_team, np.sum(~first_team), np.sum(first_team))
-    weight = (other_size // np.gcd.reduce(other_size)).astype(np.float32)
     sign = jnp.where(batch.agent_state["controller"] == _SELF, 1.0, -1.0)
-    score = jnp.where(batch.valid, batch.reward * sign, 0.0).reshape(by_env) * weight
+    score = jnp.where(batch.valid, batch.reward * sign, 0.0).reshape(by_env) * other_size.astype(np.float32)
     valid, ended = batch.valid.reshape(by_env), (batch.terminated | batch.truncated).reshape(by_env)
+    played = jnp.any(valid, axis=2)
+    is_failure = jnp.any(ended, axis=2) & ~played
+    is_cut = jnp.concatenate([is_failure[1:], jnp.zeros_like(is_failure[:1])])
     return Steps(
         jnp.sum(score, axis=2),
+        jnp.sum(jnp.abs(score), axis=2),
         _first_rows(rows_per_env, 1, batch.extras["opponent"]),
-        jnp.any(valid, axis=2),
-        jnp.any(ended, axis=2) & ~jnp.any(valid & ~ended, axis=2),  # the last of its agents
+        played,
+        jnp.any(ended, axis=2) & ~jnp.any(valid & ~ended, axis=2) & ~is_cut,  # the last of its agents
     )
 
 

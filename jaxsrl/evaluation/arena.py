@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -260,11 +261,12 @@ def _returns_of_sides(
     report = evaluate(
         agent, params, source, episodes=config.games // 2, seed=config.seed, mode=config.mode, max_rows=64, act=act
     )
-    means = []
+    means: list[list[float]] = []
     for side in sides:
         values = [report.returns_by_agent[spec.agents[number].name] for number in side]
-        means.append(np.mean(values, axis=0))
-    return list(zip(*(each.tolist() for each in means), strict=True))
+        # Rounded once: rounded sums of sides that are equal may differ, and a draw would be a win.
+        means.append([statistics.mean(map(float, game)) for game in zip(*values, strict=True)])
+    return list(zip(*means, strict=True))
 
 
 def _shared_agents(loaded: Sequence[LoadedAgent]) -> list[AnyAgent]:

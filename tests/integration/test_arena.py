@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from agents.a2c import A2CConfig
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
+from jaxsrl.evaluation import arena
 from jaxsrl.evaluation.arena import ArenaConfig, Payoffs, load_contestants, play_arena, rate
 from jaxsrl.evaluation.games import evaluate_against
 from jaxsrl.evaluation.load_agent import load_agent
@@ -73,6 +75,22 @@ def test_both_policies_play_both_sides(tmp_path):
     # A policy against its own copy, from both sides of the same games, wins as often as it loses.
     twin = play([paths[0], f"{paths[0]}/checkpoints/1"], ArenaConfig(games=10))
     assert twin.points[0, 1] == twin.points[1, 0] == 5
+
+
+@pytest.mark.parametrize(
+    ("sides", "returns", "expected"),
+    [
+        (((0, 1, 2), (3,)), (0.1, 0.1, 0.1, 0.1), 0.1),  # their rounded mean is 0.10000000000000002
+        (((0, 1, 2), (3, 4, 5)), (0.1, 0.2, 0.3, 0.3, 0.2, 0.1), 0.2),  # in another order the sum is another one
+    ],
+)
+def test_equal_returns_of_two_sides_are_a_draw(monkeypatch, sides, returns, expected):
+    names = [f"agent_{number}" for number in range(len(returns))]
+    source = SimpleNamespace(spec=lambda: SimpleNamespace(agents=[SimpleNamespace(name=name) for name in names]))
+    report = SimpleNamespace(returns_by_agent={name: (each,) for name, each in zip(names, returns, strict=True)})
+    monkeypatch.setattr(arena, "evaluate", lambda *args, **kwargs: report)
+    means = arena._returns_of_sides(None, None, source, sides, ArenaConfig(games=2), None)
+    assert means == [(expected, expected)]
 
 
 def test_random_moves_win_draw_and_lose_a_third_each(tmp_path):

@@ -10,14 +10,15 @@ ENVS, STEPS = 5, 60
 
 
 def played(seed=0):
-    """Steps of some games: the step after an end only resets, and opponents change now and then."""
+    """Steps of some games: the step after an end only resets, failures cut a few, and opponents change now and then."""
     rng = np.random.default_rng(seed)
     ended = rng.random((STEPS, ENVS)) < 0.2
     ended[1:] &= ~ended[:-1]
-    valid = np.concatenate([np.ones((1, ENVS), bool), ~ended[:-1]])
+    valid = np.concatenate([np.ones((1, ENVS), bool), ~ended[:-1]]) & (rng.random((STEPS, ENVS)) > 0.05)
+    ended &= valid
     change = np.where(rng.random((STEPS, ENVS)) < 0.1, rng.integers(-1, 3, (STEPS, ENVS)), 0)
     score = rng.integers(-2, 3, (STEPS, ENVS)).astype(np.float32)
-    return Steps(score, np.cumsum(change, axis=0).astype(np.int32) % 4 - 1, valid, ended)
+    return Steps(score, np.abs(score), np.cumsum(change, axis=0).astype(np.int32) % 4 - 1, valid, ended)
 
 
 def by_a_loop(steps):
@@ -26,6 +27,7 @@ def by_a_loop(steps):
         opponents, total = set(), 0.0
         for t in range(STEPS):
             if not steps.valid[t, env]:
+                opponents, total = set(), 0.0
                 continue
             opponents.add(int(steps.opponent[t, env]))
             total += steps.score[t, env]
@@ -57,9 +59,22 @@ def test_results_are_those_of_a_loop(length, order):
     assert results(steps, length, order) == expected
 
 
+def test_games_that_differ_by_rounding_are_draws():
+    score = np.zeros((7, 4), np.float32)
+    score[:6, 0] = score[:6, 1] = 0.1, 0.1, 0.1, -0.1, -0.1, -0.1  # the float32 sum is 7e-9
+    score[6] = 0.0, 1e-3, -1e-9, 6e-8
+    magnitude = np.abs(score)
+    magnitude[6, 3] = 3.0  # the score is what rounding left of larger rewards
+    opponent, valid = np.zeros((7, 4), np.int32), np.ones((7, 4), bool)
+    steps = Steps(*map(jnp.asarray, (score, magnitude, opponent, valid, np.arange(7)[:, None] + opponent == 6)))
+    _, ended = play_on(init_games(4), jnp.arange(4), jnp.zeros(4, jnp.int32), steps)
+    assert ended.counts[-1].all()
+    assert ended.result[-1].tolist() == [0.5, 1.0, 0.0, 0.5]
+
+
 def test_a_game_with_missing_steps_does_not_count():
     steps = Steps(
-        *(jnp.asarray(x) for x in (np.ones((4, 1), np.float32), np.zeros((4, 1), np.int32), np.ones((4, 1), bool))),
+        *(jnp.ones((4, 1)), jnp.ones((4, 1)), jnp.zeros((4, 1), jnp.int32), jnp.ones((4, 1), bool)),
         jnp.array([[False], [False], [False], [True]]),
     )
     first = Steps(*(x[:2] for x in steps))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,10 @@ import pytest
 from agents.api import LearnerState, Mode, Trajectory
 from agents.catalog import AGENTS, fill_sizes
 from agents.networks.config import NetworkConfig
-from agents.ops.game_results import init_games
+from agents.ops.game_results import init_games, play_on
 from agents.ops.opponent_library import init_library
 from agents.ppo import PPOConfig, make_ppo
+from agents.transforms import self_play
 from agents.transforms.self_play import SelfPlayConfig, make_self_play
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
@@ -280,6 +282,39 @@ def test_the_larger_mean_reward_of_a_team_wins():
     library = after.extra["library"]
     assert (float(library.wins[0]), float(library.games[0])) == (3.0 + 2 * 0.5, 6.0)
     assert float(metrics["self_play/games"]) == 6
+
+
+def results_of(first_team, reward, valid=None, truncated=None):
+    """Results of games of teams [A] by rewards [T, E, A]; the learner is the first team in the first half of the environments."""
+    (steps, envs, agents), team = reward.shape, np.array(first_team, bool)
+    seats = np.array([np.where(team, -1, 0), np.where(team, 0, -1)]).repeat(envs // 2, axis=0)
+    flags = np.ones((steps, envs * agents), bool)
+    batch = SimpleNamespace(
+        reward=reward.reshape(flags.shape).astype(np.float32),
+        valid=flags if valid is None else flags & valid,
+        terminated=flags & (np.arange(steps) == steps - 1)[:, None],
+        truncated=~flags if truncated is None else flags & truncated,
+        extras={"opponent": np.zeros(flags.shape, np.int32)},
+        agent_state={"controller": seats.ravel()},
+    )
+    of_envs = self_play._steps(SimpleNamespace(first_team=tuple(team.tolist())), batch)
+    return play_on(init_games(envs), np.arange(envs), np.zeros(envs, np.int32), of_envs)[1]
+
+
+def test_the_same_reward_for_all_agents_is_a_draw():
+    reward = np.zeros((3, 6, 6)) + np.array([0.05, 0.1, 0.61] * 2)[:, None]  # sums of three are rounded
+    ended = results_of((1, 1, 1, 0, 0, 0), reward)
+    assert ended.counts[-1].all()
+    assert ended.result[-1].tolist() == [0.5] * 6
+
+
+def test_a_game_that_a_failure_cuts_does_not_count():
+    # The step in progress is not valid, and the one before it is marked as the end of the episode.
+    reward, at = np.zeros((5, 2, 2)), np.arange(5)[:, None]
+    reward[:2, :, 0], reward[3:, :, 1] = 9.0, 1.0
+    ended = results_of((1, 0), reward, valid=at != 2, truncated=(at == 1) | (at == 2))
+    assert np.argwhere(ended.counts).tolist() == [[4, 0], [4, 1]]
+    assert ended.result[-1].tolist() == [0.0, 1.0]  # of the game since then
 
 
 def test_a_library_of_given_members_stays_as_it_is():
