@@ -13,6 +13,8 @@ import numpy as np
 from agents.api import AnyAgent, Mode
 from agents.transforms.multi_policy import PolicyGroup, make_grouped, policy_spec, split_teams
 from agents.transforms.some_agents import act_for_some
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -114,8 +116,15 @@ def rate(payoffs: Payoffs) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["rating"])
 
 
-def load_contestants(paths: Sequence[str], trust_env: bool = False) -> list[Contestant]:
+def load_contestants(
+    paths: Sequence[str], trust_env: bool = False, env: EnvConfig | AnyEnv | None = None
+) -> list[Contestant]:
     """Loads the policies of runs, "RUN@TAG", checkpoints, or "random".
+
+    Args:
+        paths: of the policies.
+        trust_env: as in `load_agent`.
+        env: of all runs, as in `load_agent`.
 
     Raises:
         UserError: there are fewer than two, two have one name, or they are of different environments.
@@ -123,7 +132,8 @@ def load_contestants(paths: Sequence[str], trust_env: bool = False) -> list[Cont
     if len(paths) < 2 or len(set(paths)) < len(paths):
         raise UserError(f"an arena has at least two policies, each once: got {', '.join(paths) or 'none'}")
     contestants = [
-        Contestant(path, None if path == "random" else load_agent(Path(path), trust_env=trust_env)) for path in paths
+        Contestant(path, None if path == "random" else load_agent(Path(path), env=env, trust_env=trust_env))
+        for path in paths
     ]
     loaded = [each for each in contestants if each.loaded is not None]
     if not loaded:

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from envpool_bridge.errors import UserError
 from jaxsrl.machine.bound_command import bound_command
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
+from jaxsrl.machine.resources import count_cores
 
 POLL_SECONDS = 0.2
 _STOP_SECONDS = 300.0  # a run saves before it stops
@@ -47,7 +49,15 @@ def run_tasks(
 
     Returns:
         0; the status of a task that failed; the status of the signal after a stop signal.
+
+    Raises:
+        UserError: `at_once` is below 1, or above the number of cores.
     """
+    if not 1 <= at_once <= count_cores():
+        raise UserError(
+            f"processes at the same time (--at-once): expected at least 1, and at most one for each of the {count_cores()} cores, "
+            f"got {at_once}"
+        )
     return _Processes(tasks, at_once, show, poll_seconds).run()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agents.networks.config import NetworkConfig
 from agents.transforms.self_play import SelfPlayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import read_json
@@ -79,8 +80,16 @@ def validate_opponents(experiment: Path, flags: Sequence[str], slots: int, self_
 
     Raises:
         UserError: there are too few environments, the game has no two teams, or the algorithm cannot play opponents.
+        UserError: the agent is made in code, so that none of a run can be loaded for games, or runs have several seeds.
     """
     made = load_experiment(experiment, flags)
+    if made.make_agent is not None or not isinstance(made.network, NetworkConfig):
+        raise UserError(
+            f"games load the policies of runs, which needs an algorithm of jaxsrl and a NetworkConfig: got an agent that "
+            f"{experiment} makes in code"
+        )
+    if made.run.seeds > 1:
+        raise UserError(f"a policy is one run: expected --run.seeds 1, got {made.run.seeds}")
     pool = SelfPlayConfig(slots=slots, self_share=self_share, team=made.policies.self_play.team)
     try:
         dataclasses.replace(made, policies=dataclasses.replace(made.policies, self_play=pool)).build()

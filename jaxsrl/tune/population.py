@@ -7,7 +7,7 @@ continued by the same call: complete runs are kept, interrupted ones resume exac
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import read_json, write_json
-from jaxsrl.config.files import nest_options
+from jaxsrl.config.files import nest_options, option_name
+from jaxsrl.experiment import Experiment
 from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.tune.managed_runs import Train, open_state, train_task
 from jaxsrl.tune.pbt import PBTConfig, choose, first_values
@@ -157,6 +158,32 @@ class Population:
         if not path.is_file():
             raise UserError(f"{path} is missing: members need an evaluation after training, --eval.final-episodes 20")
         return float(read_json(path)["mean_return"])
+
+
+def validate_members(made: Experiment, space: Space, flags: Sequence[str]) -> None:
+    """Rejects experiments whose runs cannot be members, before the first run starts.
+
+    Args:
+        made: experiment with the flags.
+        space: options that differ between members.
+        flags: of the experiment.
+
+    Raises:
+        UserError: a flag would replace the values of all members, or runs would have no score.
+    """
+    names = {option_name(flag.partition("=")[0]): flag for flag in flags if flag.startswith("--")}
+    if "config" in names:
+        raise UserError("members read their values by --config: give other options as flags, got --config")
+    if fixed := sorted(set(names) & set(space)):
+        raise UserError(
+            f"{names[fixed[0]]} would replace the values of all members: remove it from the flags or the space"
+        )
+    if made.run.seeds > 1:
+        raise UserError(f"a member is one run: expected --run.seeds 1, got {made.run.seeds}; use more members")
+    if made.run.eval.final_episodes < 1:
+        raise UserError(
+            "members need an evaluation after training: expected --eval.final-episodes of at least 1, got 0"
+        )
 
 
 def _as_json(config: PopulationConfig) -> dict[str, Any]:

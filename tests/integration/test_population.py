@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.main import main
+from jaxsrl.machine.resources import count_cores
+from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.tune import population as module
 from jaxsrl.tune.pbt import PBTConfig
 from jaxsrl.tune.population import SCORE, STATE, Population, PopulationConfig
@@ -105,6 +108,32 @@ def test_more_rounds_continue_and_other_settings_are_rejected(tmp_path):
 def test_a_stopped_round_returns_its_status(tmp_path):
     assert population(tmp_path, train=lambda tasks: 130).run() == 130
     assert population(tmp_path).run() == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--agent.learning-rate", "1e-3"], "--agent.learning-rate would replace the values of all members"),
+        (["--config", "options.toml"], "members read their values by --config"),
+        (["--run.seeds", "2"], "expected --run.seeds 1, got 2"),
+        (["--eval.final-episodes", "0"], "expected --eval.final-episodes of at least 1, got 0"),
+    ],
+)
+def test_runs_that_cannot_be_members_are_rejected(tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.toml").write_text('"agent.learning_rate" = {low = 1e-4, high = 1e-1, log = true}\n')
+    (tmp_path / "options.toml").write_text("[run]\nnum_envs = 8\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["population", "ppo_cartpole", "--space", "space.toml", *flags])
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("at_once", [0, count_cores() + 1])
+def test_runs_at_the_same_time_have_a_core_each(at_once):
+    with pytest.raises(UserError, match=rf"\(--at-once\): expected at least 1, .* cores, got {at_once}"):
+        run_tasks([Task("run", [sys.executable, "-c", "pass"])], at_once, lambda line: None)
 
 
 @pytest.mark.slow

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.commands.league import make_play
 from jaxsrl.cli.main import main
+from jaxsrl.experiment import load_experiment
 from jaxsrl.tune import psro as module
 from jaxsrl.tune.psro import PSRO, STATE, PSROConfig
 
@@ -144,6 +146,65 @@ def test_too_few_environments_are_rejected_before_any_run(tmp_path, monkeypatch,
     assert "expected 8 environments without self-play, got 7 of 7" in said
     assert "--run.num-envs 16 at least" in said
     assert not list(tmp_path.iterdir())
+
+
+MADE_IN_CODE = """
+import dataclasses
+from agents.ppo import make_ppo
+from experiments.ppo_cartpole import EXPERIMENT
+
+EXPERIMENT = dataclasses.replace(EXPERIMENT, make_agent=make_ppo)
+"""
+
+
+@pytest.mark.parametrize(
+    ("experiment", "flags", "message"),
+    [("made_in_code.py", [], "an algorithm of jaxsrl"), ("ppo", ["--run.seeds", "2"], "expected --run.seeds 1, got 2")],
+)
+def test_runs_that_cannot_be_loaded_for_games_are_rejected(tmp_path, monkeypatch, capsys, experiment, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made_in_code.py").write_text(MADE_IN_CODE)
+    with pytest.raises(SystemExit) as ended:
+        main(["psro", experiment, *flags])
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "runs").exists()
+
+
+ROCK_PAPER_SCISSORS = """
+from pettingzoo.classic import rps_v2
+
+
+def make():
+    return rps_v2.parallel_env(max_cycles=3)
+
+
+parallel_env = make
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["function", "module"])
+def test_games_are_played_in_environments_of_ones_own(tmp_path, monkeypatch, env):
+    pytest.importorskip("pettingzoo")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_game.py").write_text(ROCK_PAPER_SCISSORS)
+    value = "make" if env == "function" else 'EnvConfig("own_game", suite="pettingzoo")'
+    (tmp_path / "experiment.py").write_text(
+        "from agents.a2c import A2CConfig\nfrom jaxsrl import EnvConfig\nfrom jaxsrl.experiment import Experiment\n"
+        f"from own_game import make\n\nEXPERIMENT = Experiment({value}, A2CConfig())\n"
+    )
+    flags = ["--plan", "serial", "--run.num-envs", "8", "--eval.final-episodes", "0", "--network.hidden-sizes", "8"]
+    runs = [tmp_path / name for name in ("one", "other")]
+    for seed, run in enumerate(runs):
+        own = ["--run.total-env-steps", "64", "--run.rollout-length", "8", "--run.name", run.name]
+        load_experiment(Path("experiment.py"), [*flags, *own, "--run.directory", ".", "--run.seed", str(seed)]).train(
+            quiet=True
+        )
+    points, returns = make_play(Path("experiment.py"), flags)(runs, [(1, 0)], 4, 0)
+    assert points[0, 1] + points[1, 0] == 1.0
+    assert returns[0, 1] == -returns[1, 0]
 
 
 @pytest.mark.slow

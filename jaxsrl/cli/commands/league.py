@@ -1,7 +1,7 @@
 """`jaxsrl league`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,7 +68,7 @@ class TrainLeague:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
         directory = self.directory or Path("runs") / f"league_{path.stem}"
-        league = League(directory, config, play_pairs, show, at_once=self.at_once)
+        league = League(directory, config, make_play(path, self.flags), show, at_once=self.at_once)
         status = league.run()
         state = league.state
         rows = [
@@ -80,11 +80,20 @@ class TrainLeague:
         return status
 
 
-def play_pairs(runs: Sequence[Path], pairs: Sequence[tuple[int, int]], games: int, seed: int) -> tuple[Any, Any]:
-    """Returns points per game and mean returns, [P, P] of policy i against j, from sampled games of some pairs."""
+def make_play(experiment: Path, flags: Sequence[str]) -> Callable[..., tuple[Any, Any]]:
+    """Returns the function that plays the games between runs of an experiment, in its environment.
+
+    It maps runs, pairs of their numbers, games of each pair and seed to points per game and mean returns, [P, P] of i against j.
+    """
     from agents.api import Mode
     from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena
+    from jaxsrl.experiment import load_experiment
 
-    contestants = load_contestants([str(run) for run in runs])
-    payoffs = play_arena(contestants, ArenaConfig(games, seed, Mode.SAMPLE), lambda line: None, pairs)
-    return payoffs.share, payoffs.returns
+    env = load_experiment(experiment, flags).env
+
+    def play(runs: Sequence[Path], pairs: Sequence[tuple[int, int]], games: int, seed: int) -> tuple[Any, Any]:
+        contestants = load_contestants([str(run) for run in runs], env=env)
+        payoffs = play_arena(contestants, ArenaConfig(games, seed, Mode.SAMPLE), lambda line: None, pairs)
+        return payoffs.share, payoffs.returns
+
+    return play

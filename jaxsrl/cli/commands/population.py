@@ -49,7 +49,7 @@ class TrainPopulation:
         import sys
 
         from jaxsrl.tune.pbt import PBTConfig
-        from jaxsrl.tune.population import Population, PopulationConfig
+        from jaxsrl.tune.population import Population, PopulationConfig, validate_members
         from jaxsrl.tune.space import Choices, read_space
         from jaxsrl.tune.study import Sweep
 
@@ -61,7 +61,9 @@ class TrainPopulation:
             for name, entry in space.items()
         }
         sweep = Sweep(str(path), entries, self.flags, "none", "random", seed=self.seed)
-        sweep.make_experiment({name: entry.first for name, entry in space.items()}).build()  # rejects unknown options
+        made = sweep.make_experiment({name: entry.first for name, entry in space.items()})
+        validate_members(made, space, self.flags)
+        made.build()  # rejects unknown options
         rule = PBTConfig(rule=self.rule, share=self.share)  # pyright: ignore[reportArgumentType]
         config = PopulationConfig(
             str(path), entries, self.members, self.rounds, self.env_steps, rule, self.seed, self.flags

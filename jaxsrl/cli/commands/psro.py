@@ -1,12 +1,12 @@
 """`jaxsrl psro`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tyro
 
-from jaxsrl.cli.commands.league import play_pairs
+from jaxsrl.cli.commands.league import make_play
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.terminal.tables import print_tables
 
@@ -65,7 +65,8 @@ class TrainPSRO:
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
-        psro = PSRO(self.directory or Path("runs") / f"psro_{path.stem}", config, _play_newest, show)
+        directory = self.directory or Path("runs") / f"psro_{path.stem}"
+        psro = PSRO(directory, config, _make_play_newest(path, self.flags), show)
         status = psro.run()
         mixture = psro.state["mixtures"][-1] if psro.state["mixtures"] else []
         values = psro.payoffs @ mixture if mixture else []
@@ -77,7 +78,12 @@ class TrainPSRO:
         return status
 
 
-def _play_newest(runs: Sequence[Path], games: int, seed: int) -> list[float]:
-    newest = len(runs) - 1
-    _, returns = play_pairs(runs, [(newest, other) for other in range(newest)], games, seed)
-    return (0.5 * (returns[newest, :newest] - returns[:newest, newest])).tolist()
+def _make_play_newest(experiment: Path, flags: Sequence[str]) -> Callable[[Sequence[Path], int, int], list[float]]:
+    play = make_play(experiment, flags)
+
+    def play_newest(runs: Sequence[Path], games: int, seed: int) -> list[float]:
+        newest = len(runs) - 1
+        _, returns = play(runs, [(newest, other) for other in range(newest)], games, seed)
+        return (0.5 * (returns[newest, :newest] - returns[:newest, newest])).tolist()
+
+    return play_newest
