@@ -172,11 +172,11 @@ def test_runs_that_cannot_be_loaded_for_games_are_rejected(tmp_path, monkeypatch
 
 
 ROCK_PAPER_SCISSORS = """
-from pettingzoo.classic import rps_v2
+from pettingzoo.classic.rps.rps import parallel_env as rock_paper_scissors
 
 
 def make():
-    return rps_v2.parallel_env(max_cycles=3)
+    return rock_paper_scissors(max_cycles=3)
 
 
 parallel_env = make
