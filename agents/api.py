@@ -79,7 +79,8 @@ class LearnerState:
         params: what `act` needs; published to inference.
         opt_state: the optimizer's state.
         num_updates: int32 scalar; equals the policy version of `params`.
-        extra: whatever else an algorithm carries (target networks, statistics); () if nothing.
+        extra: whatever else an algorithm carries (networks that only learning needs, target networks, statistics); () if
+            nothing. It is never published.
     """
 
     params: Params
@@ -275,15 +276,15 @@ class SampleUpdateFn(Protocol):
 class PredictObservationsFn(Protocol):
     """Predicts the observations of a window that it does not see, from its actions (open loop). Only world models can.
 
-    Args: params; window: a trajectory with its agent state; seen [T+1, B] bool, the observations that may be used: others have
-    no effect; key, consumed.
+    Args: params; extra: `LearnerState.extra` of the agent; window: a trajectory with its agent state; seen [T+1, B] bool, the
+    observations that may be used: others have no effect; key, consumed.
 
     Returns: real and predicted values of each leaf of the observation by name, in the same form. They are numbers [T+1, B, V] in
     the environment's units, a category as probabilities; or images [T+1, B, H, W, C] in [0, 1]. Seen ones are reconstructed.
     """
 
     def __call__(
-        self, params: Params, window: Trajectory, seen: Array, key: Array
+        self, params: Params, extra: Any, window: Trajectory, seen: Array, key: Array
     ) -> dict[str, tuple[Array, Array]]: ...
 
 

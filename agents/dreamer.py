@@ -50,6 +50,7 @@ from agents.world_models.model import (
     observe_step,
     predicted_discount,
     predicted_reward,
+    split_params,
 )
 from agents.world_models.open_loop import predict_observations
 from agents.world_models.rssm import Latent
@@ -138,15 +139,17 @@ class DreamerConfig:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DreamerExtra:
-    """Learner state of Dreamer apart from parameters and optimizer; acting does not need it.
+    """Learner state of Dreamer apart from encoder, RSSM, policy and optimizer; acting does not need it.
 
     Attributes:
+        other_params: Parameters of decoder, reward, discount and value, by name of the network.
         slow_value: Parameters of the slow value network.
         return_range: Running percentiles of imagined returns.
         num_gradient_steps: int32 scalar, gradient steps taken so far.
         entropy_coef_factor: float32 scalar that multiplies the weight of the entropy; see `agents.ops.schedules.get_factors`.
     """
 
+    other_params: Params
     slow_value: Params
     return_range: ReturnRange
     num_gradient_steps: Array
@@ -245,9 +248,10 @@ def init(dreamer: Dreamer, key: Array) -> LearnerState:
         "value": dreamer.heads["value"].init(keys[2], features),
     }
     zero = jnp.zeros((), jnp.int32)
+    acting, others = split_params(params)
     # Copied: the state is donated, and no buffer may occur in it twice.
-    extra = DreamerExtra(jax.tree.map(jnp.copy, params["value"]), init_range(), jnp.copy(zero), jnp.ones(()))
-    return LearnerState(params, dreamer.optimizer.init(params), zero, extra)
+    extra = DreamerExtra(others, jax.tree.map(jnp.copy, others["value"]), init_range(), jnp.copy(zero), jnp.ones(()))
+    return LearnerState(acting, dreamer.optimizer.init(params), zero, extra)
 
 
 def act(
@@ -276,21 +280,21 @@ def act(
 
 def update(dreamer: Dreamer, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
     """Returns the state after one gradient step, metrics, and the windows' priorities: losses of the model. Consumes `key`."""
-    config = dreamer.config
     extra: DreamerExtra = state.extra
     gradient = jax.grad(partial(loss, dreamer), has_aux=True)
-    grads, (return_range, metrics, priority) = gradient(state.params, extra, sample.trajectory, key)
+    params: Params = {**state.params, **extra.other_params}
+    grads, (return_range, metrics, priority) = gradient(params, extra, sample.trajectory, key)
     count = extra.num_gradient_steps + 1
-    warmup = jnp.minimum(1.0, count / config.warmup_steps)
+    warmup = jnp.minimum(1.0, count / dreamer.config.warmup_steps)
     steps, opt_state = dreamer.optimizer.update(
-        grads, state.opt_state, state.params, num_updates=state.num_updates, rate_scale=warmup
+        grads, state.opt_state, params, num_updates=state.num_updates, rate_scale=warmup
     )
-    params: Params = optax.apply_updates(state.params, steps)
-    slow_value = polyak(extra.slow_value, params["value"], config.slow_value_tau)
+    acting, others = split_params(optax.apply_updates(params, steps))
+    slow_value = polyak(extra.slow_value, others["value"], dreamer.config.slow_value_tau)
     metrics |= current_values({"learning_rate": dreamer.learning_rate}, state.num_updates)
     metrics["gradient/norm"] = optax.tree.norm(grads)
-    extra = DreamerExtra(slow_value, return_range, count, extra.entropy_coef_factor)
-    return LearnerState(params, opt_state, state.num_updates, extra), metrics, priority
+    extra = DreamerExtra(others, slow_value, return_range, count, extra.entropy_coef_factor)
+    return LearnerState(acting, opt_state, state.num_updates, extra), metrics, priority
 
 
 def loss(

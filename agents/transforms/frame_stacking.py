@@ -89,9 +89,11 @@ def _with_stacked_samples(agent: ReplayAgent, spec: EnvSpec) -> ReplayAgent:
     def update(state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
         return agent.update(state, stacked(sample), key)
 
-    def predict(params: Params, window: Trajectory, seen: Array, key: Array) -> dict[str, tuple[Array, Array]]:
+    def predict(
+        params: Params, extra: Any, window: Trajectory, seen: Array, key: Array
+    ) -> dict[str, tuple[Array, Array]]:
         assert agent.predict_observations is not None
-        return agent.predict_observations(params, stacked_trajectory(spec.observation, window), seen, key)
+        return agent.predict_observations(params, extra, stacked_trajectory(spec.observation, window), seen, key)
 
     agent_on_frames = agent._replace(
         act=_act_on_frames(agent, spec), predict_observations=predict if agent.predict_observations else None

@@ -26,6 +26,8 @@ from envpool_bridge.spec.tree import map_leaves
 NUM_ATOMS = 255
 """Categories of rewards and values (`agents.ops.symlog`)."""
 
+_ACTING = ("encoder", "rssm", "policy")
+
 
 class WorldModel(NamedTuple):
     """Functions of parameters {"encoder", "rssm", "decoder", "reward", "continue"}.
@@ -236,6 +238,11 @@ def predicted_reward(model: WorldModel, params: Params, features: Array) -> Arra
 def predicted_discount(model: WorldModel, params: Params, features: Array) -> Array:
     """Returns [...] in [0, 1]: about g, or 0 at terminal states."""
     return jax.nn.sigmoid(model.continues(params, features))
+
+
+def split_params(params: Params) -> tuple[Params, Params]:
+    """Returns the parameters that an agent with a world model acts with, and the others, by name of the network."""
+    return {name: params[name] for name in _ACTING}, {name: params[name] for name in params if name not in _ACTING}
 
 
 def _agent_zeros(spec: EnvSpec) -> Observation:

@@ -3,6 +3,8 @@
 Source: Hafner et al. 2025 (DreamerV3, arXiv:2301.04104), the figure of multi-step predictions.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -13,7 +15,7 @@ from agents.world_models.windows import load_latent
 
 
 def predict_observations(
-    model: WorldModel, params: Params, window: Trajectory, seen: Array, key: Array
+    model: WorldModel, params: Params, extra: Any, window: Trajectory, seen: Array, key: Array
 ) -> dict[str, tuple[Array, Array]]:
     """Returns real and predicted observations by name of the leaf; see `agents.api.PredictObservationsFn`.
 
@@ -21,12 +23,13 @@ def predict_observations(
 
     Args:
         model: The bound model.
-        params: Its parameters.
+        params: Parameters that act.
+        extra: Has the other parameters of the model as `other_params`.
         window: [T(+1), B, ...] steps, whose agent state is of `agents.world_models.windows`.
         seen: [T+1, B] bool.
         key: Of the samples, consumed.
     """
-    stored = window.agent_state
+    params, stored = {**params, **extra.other_params}, window.agent_state
     action = jnp.concatenate([stored["action"][None], model.actions.encode(window.action)])
     noise = jax.random.gumbel(key, (*action.shape[:2], model.sizes.stoch, model.sizes.classes))
     tokens = model.encode(params, window.observation)

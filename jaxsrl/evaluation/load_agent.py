@@ -53,6 +53,7 @@ class LoadedAgent:
         run_directory: its run directory; None for a checkpoint that was copied elsewhere.
         problems: why newer checkpoints of the run were skipped.
         mismatches: arrays that did not match, as text; "" if all did.
+        extra: `LearnerState.extra` of the agent.
     """
 
     agent: AnyAgent = dataclasses.field(repr=False)
@@ -63,6 +64,7 @@ class LoadedAgent:
     run_directory: Path | None
     problems: tuple[str, ...] = ()
     mismatches: str = ""
+    extra: Any = dataclasses.field(default=(), repr=False)
 
 
 def load_agent(
@@ -94,11 +96,13 @@ def load_agent(
         )
         report = format_report(arrays, mismatches) if mismatches else ""
     state = restore_state(agent, jax.random.key(0), arrays)
-    update, params = int(state.num_updates), state.params
+    update, params, extra = int(state.num_updates), state.params, state.extra
     if saved_policies(saved.metadata).self_play.slots or saved_levels(saved.metadata):
         agent, _ = rebuild(saved.metadata, env, learner_only=True)
-        params = params["learner"]
-    return LoadedAgent(agent, params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report)
+        params, extra = params["learner"], extra["agent"]
+    return LoadedAgent(
+        agent, params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report, extra
+    )
 
 
 def _validate_needs_no_module(metadata: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from agents.dreamer import DreamerConfig
 from agents.muzero import MuZeroConfig
 from agents.networks.config import NetworkConfig
 from agents.ops.optimizers import OptimizerConfig
+from agents.sac import SACConfig
 from agents.search.gumbel import GumbelConfig
 from agents.world_models.sizes import WorldModelConfig
 from envpool_bridge.envs.config import EnvConfig
@@ -21,8 +22,10 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.evaluation.predictions.open_loop import predict_open_loop
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
+from jaxsrl.replay.state import inner_state
 from jaxsrl.run_plan import RunReport, run
 from tests.support.run_configs import run_config
 
@@ -57,6 +60,8 @@ DREAMER = DreamerConfig(
     optimizer=OptimizerConfig("laprop", epsilon=1e-3, adaptive_clip=0.3, decay=0.999, momentum=0.9),
 )
 
+SAC = SACConfig(num_critics=3, total_updates=UPDATES)
+
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
@@ -64,7 +69,7 @@ class Experiment:
 
     env: EnvConfig
     network: NetworkConfig
-    agent: DQNConfig | MuZeroConfig | DreamerConfig
+    agent: DQNConfig | MuZeroConfig | DreamerConfig | SACConfig
     run: RunConfig
 
 
@@ -73,7 +78,7 @@ def train(
     policy: str,
     suite: str = "gymnasium",
     replay: ReplayConfig = REPLAY,
-    algorithm: DQNConfig | MuZeroConfig | DreamerConfig = DQN,
+    algorithm: DQNConfig | MuZeroConfig | DreamerConfig | SACConfig = DQN,
     frame_stack: int = 1,
     **changes,
 ) -> RunReport:
@@ -91,7 +96,8 @@ def train(
     }
     config = run_config(**{**settings, **changes})
     algorithm = dataclasses.replace(algorithm, replay=replay)
-    env, network = EnvConfig("CartPole-v1", suite=suite, frame_stack=frame_stack), NetworkConfig(hidden_sizes=(16,))
+    env_id = "Pendulum-v1" if isinstance(algorithm, SACConfig) else "CartPole-v1"
+    env, network = EnvConfig(env_id, suite=suite, frame_stack=frame_stack), NetworkConfig(hidden_sizes=(16,))
     experiment = Experiment(env, network, algorithm, config)
     source = make_env(experiment.env)
     spec = source.spec()
@@ -172,7 +178,27 @@ def test_every_plan_with_search_and_reanalysis_matches_serial(tmp_path, policy, 
 def test_every_plan_with_a_world_model_matches_serial(tmp_path, policy, changes):
     serial = train(tmp_path / "serial", "serial", algorithm=DREAMER)
     report = train(tmp_path / "plan", policy, algorithm=DREAMER, **changes)
-    same(report.state.params, serial.state.params, **TOLERANCE)
+    same(networks(report), networks(serial), **TOLERANCE)
+
+
+@slow
+@pytest.mark.parametrize("algorithm", [SAC, DREAMER], ids=["actor_critic", "world_model"])
+@pytest.mark.parametrize("policy", ["decoupled", "single_learner_coarse"])
+def test_acting_elsewhere_needs_published_parameters_only(tmp_path, policy, algorithm):
+    """Servers and actors get neither critics nor decoders; with as many rows in a call the run is equal to the bit."""
+    serial = train(tmp_path / "serial", "serial", algorithm=algorithm)
+    report = train(tmp_path / "plan", policy, algorithm=algorithm, pool_num_workers=1)
+    same(networks(report), networks(serial), rtol=0, atol=0)
+    assert not {"critic", "decoder", "value"} & set(report.state.params)
+
+
+@slow
+def test_checkpoints_of_world_models_predict(tmp_path):
+    report = train(tmp_path, "serial", algorithm=DREAMER, total_env_steps=16 * 4 * 3)
+    loaded = load_agent(report.directory)
+    same((loaded.params, loaded.extra), networks(report), rtol=0, atol=0)
+    open_loop = predict_open_loop(loaded.agent, loaded.params, loaded.extra, loaded.source)
+    assert np.isfinite(list(open_loop.errors().values())).all()
 
 
 @pytest.mark.parametrize(
@@ -284,6 +310,12 @@ def test_invalid_replay_sizes_are_rejected_before_start(tmp_path, changes, messa
     with pytest.raises(UserError, match=message):
         train(tmp_path, "serial", replay=ReplayConfig(**{**vars(REPLAY), **changes}))
     assert not list(tmp_path.iterdir())
+
+
+def networks(report):
+    """All networks of a run, with what the agent counts and tracks."""
+    state = inner_state(report.state)
+    return state.params, state.extra
 
 
 def same(mine, reference, **tolerance):

@@ -110,7 +110,7 @@ class Evaluate:
                 files["video"] = str(path)
             if predicts:
                 played = {"episodes": self.video_episodes, "seed": self.seed, "mode": mode}
-                open_loop = predict_open_loop(loaded.agent, loaded.params, loaded.source, **played)
+                open_loop = predict_open_loop(loaded.agent, loaded.params, loaded.extra, loaded.source, **played)
                 files["predictions"] = record_predictions(open_loop, path)
             return files
 

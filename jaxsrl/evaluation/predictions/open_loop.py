@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -60,7 +61,14 @@ def can_predict(agent: AnyAgent) -> bool:
 
 
 def predict_open_loop(
-    agent: AnyAgent, params: Params, make_env: AnyEnv, *, episodes: int = 1, seed: int = 0, mode: Mode = Mode.GREEDY
+    agent: AnyAgent,
+    params: Params,
+    extra: Any,
+    make_env: AnyEnv,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    mode: Mode = Mode.GREEDY,
 ) -> OpenLoop:
     """Plays the episodes that `evaluate(..., max_rows=1)` plays, and predicts their observations.
 
@@ -70,6 +78,7 @@ def predict_open_loop(
     Args:
         agent: agent for which `can_predict` holds.
         params: its parameters.
+        extra: `LearnerState.extra` of it.
         make_env: see `evaluate`.
         episodes: number of episodes.
         seed: of environments and actions.
@@ -77,7 +86,7 @@ def predict_open_loop(
     """
     use_synchronous_cpu_dispatch()
     source = for_evaluation(as_source(make_env))
-    spec, params = source.spec(), on_one_device(params)
+    spec, (params, extra) = source.spec(), on_one_device((params, extra))
     stacked = with_stacked_frames(agent, spec)
     predict_observations = stacked.predict_observations if isinstance(stacked, ReplayAgent) else None
     if predict_observations is None:
@@ -91,7 +100,7 @@ def predict_open_loop(
     is_first = np.asarray(window.is_first)[-len(window.reward) - 1 :]
     seen = seen_observations(is_first)
     predict = jax.jit(predict_observations)
-    pairs = jax.device_get(predict(params, window, seen, jax.random.key(evaluation_seed(seed))))
+    pairs = jax.device_get(predict(params, extra, window, seen, jax.random.key(evaluation_seed(seed))))
     leaves = {name: (real[:, 0], predicted[:, 0]) for name, (real, predicted) in pairs.items()}
     return OpenLoop(spec.env_id, leaves, seen[:, 0], is_first[:, 0])
 

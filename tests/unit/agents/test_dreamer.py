@@ -12,12 +12,20 @@ from agents.api import Mode, ReplayConfig, Sample, Trajectory
 from agents.dreamer import DreamerConfig, build_dreamer, imagined_sequences, loss, make_dreamer, value_losses
 from agents.networks.config import NetworkConfig
 from agents.ops.symlog import symexp_atoms
-from agents.world_models.model import arrivals, model_losses, observe, predicted_discount, predicted_reward
+from agents.world_models.model import (
+    arrivals,
+    model_losses,
+    observe,
+    predicted_discount,
+    predicted_reward,
+    split_params,
+)
 from agents.world_models.rssm import Latent
 from agents.world_models.sizes import WorldModelConfig
 from agents.world_models.windows import load_latent, observe_window
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.plan.cost.channel_bytes import params_bytes_of
 
 ACTIONS, N, BURN_IN, LENGTH = 3, 4, 2, 5
 STEPS = BURN_IN + LENGTH
@@ -64,6 +72,11 @@ def windows(dreamer, spec, seed=0, steps=STEPS):
     )
 
 
+def networks(state):
+    """Parameters of all networks."""
+    return {**state.params, **state.extra.other_params}
+
+
 def randomized(params, seed=7):
     """Parameters without the zeros of last layers, which would hide terms."""
     random = np.random.default_rng(seed)
@@ -74,7 +87,9 @@ def randomized(params, seed=7):
 def case(request):
     dreamer, agent = build_dreamer(CONFIG, request.param, NETWORK), make_dreamer(CONFIG, request.param, NETWORK)
     state = agent.init(jax.random.key(0))
-    return dreamer, agent, dataclasses.replace(state, params=randomized(state.params)), request.param
+    acting, others = split_params(randomized(networks(state)))
+    extra = dataclasses.replace(state.extra, other_params=others)
+    return dreamer, agent, dataclasses.replace(state, params=acting, extra=extra), request.param
 
 
 def test_acting_and_observing_reach_the_same_states(case):
@@ -96,7 +111,7 @@ def test_acting_and_observing_reach_the_same_states(case):
         actions.append(action)
     before = jnp.concatenate([first_action[None], model.actions.encode(jnp.stack(actions))[:-1]])
     inputs = (before, window.is_first[:-1], window.observation[:-1], jnp.stack(noise))
-    observed = jax.jit(partial(observe, model))(state.params, first_latent, *inputs).latent
+    observed = jax.jit(partial(observe, model))(networks(state), first_latent, *inputs).latent
     acted: Latent = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[load_latent(model, one) for one in reached])
     assert window.is_first[1:-1].any()
     np.testing.assert_allclose(observed.deter, acted.deter, atol=1e-5)
@@ -119,12 +134,12 @@ def test_burn_in_renews_the_state_and_has_no_gradient(case):
     dreamer, _, state, spec = case
     window, key = windows(dreamer, spec), jax.random.key(3)
     observe_from = jax.jit(partial(observe_window, dreamer.model), static_argnums=2)
-    whole, later = (observe_from(state.params, window, burn_in, key) for burn_in in (0, BURN_IN))
+    whole, later = (observe_from(networks(state), window, burn_in, key) for burn_in in (0, BURN_IN))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a[BURN_IN:], b, atol=1e-5), whole, later)
 
     def last_state(observation, burn_in):
         changed = dataclasses.replace(window, observation=observation)
-        return observe_window(dreamer.model, state.params, changed, burn_in, key).latent.deter[0].sum()
+        return observe_window(dreamer.model, networks(state), changed, burn_in, key).latent.deter[0].sum()
 
     for burn_in in (0, BURN_IN):
         gradient = jax.jit(jax.grad(last_state), static_argnums=1)(jnp.asarray(window.observation), burn_in)
@@ -183,14 +198,14 @@ def test_a_two_step_mdp_is_learned_at_the_states_that_pay():
     state, update = agent.init(jax.random.key(0)), jax.jit(agent.update)
     for number in range(300):
         state, _, _ = update(state, sample, jax.random.key(number))
-    observed = observe_window(dreamer.model, state.params, steps, 0, jax.random.key(9))
+    observed = observe_window(dreamer.model, networks(state), steps, 0, jax.random.key(9))
     features = observed.latent.features
-    reward, discount = (f(dreamer.model, state.params, features) for f in (predicted_reward, predicted_discount))
+    reward, discount = (f(dreamer.model, networks(state), features) for f in (predicted_reward, predicted_discount))
     np.testing.assert_allclose(reward, np.where(first[1:], 0.0, 5.0), atol=0.2)
     np.testing.assert_allclose(discount, np.where(first[1:], config.discount, 0.0), atol=0.05)
     # From state 0 the policy imagines the step to state 1, its reward of 5, and nothing after it.
     start = Latent(*(leaf.reshape((-1, *leaf.shape[2:])) for leaf in observed.latent))
-    returns = imagined_sequences(dreamer, state.params, start, jax.random.key(1)).returns[0].reshape(6, N)
+    returns = imagined_sequences(dreamer, networks(state), start, jax.random.key(1)).returns[0].reshape(6, N)
     np.testing.assert_allclose(returns[first[1:]], 5.0, atol=0.4)
 
 
@@ -213,12 +228,12 @@ def log_softmax(logits):
 def test_model_losses_are_those_by_hand(case):
     dreamer, _, state, spec = case
     window = windows(dreamer, spec)
-    observed = observe_window(dreamer.model, state.params, window, 0, jax.random.key(3))
+    observed = observe_window(dreamer.model, networks(state), window, 0, jax.random.key(3))
     arrived = arrivals(window)
-    losses = model_losses(dreamer.model, state.params, observed, arrived, discount=0.9, free_nats=0.1)
+    losses = model_losses(dreamer.model, networks(state), observed, arrived, discount=0.9, free_nats=0.1)
     features = observed.latent.features
-    reward = np.asarray(dreamer.model.reward(state.params, features), float)
-    logit = np.asarray(dreamer.model.continues(state.params, features), float)
+    reward = np.asarray(dreamer.model.reward(networks(state), features), float)
+    logit = np.asarray(dreamer.model.continues(networks(state), features), float)
     for t in range(STEPS):
         for n in range(N):
             paid = window.reward[t, n] if window.valid[t, n] else 0.0
@@ -234,9 +249,9 @@ def test_model_losses_are_those_by_hand(case):
 def test_values_are_learned_towards_returns_and_the_slow_network(case):
     dreamer, _, state, _ = case
     features = np.random.default_rng(1).normal(size=(3, dreamer.model.sizes.features)).astype(np.float32)
-    returns, slow = np.array([-3.0, 0.0, 40.0], np.float32), randomized(state.params["value"], seed=2)
-    got = value_losses(dreamer, state.params, slow, features, returns)
-    logits = np.asarray(dreamer.value(state.params["value"], features), float)
+    returns, slow = np.array([-3.0, 0.0, 40.0], np.float32), randomized(networks(state)["value"], seed=2)
+    got = value_losses(dreamer, networks(state), slow, features, returns)
+    logits = np.asarray(dreamer.value(networks(state)["value"], features), float)
     slow_logits = np.asarray(dreamer.value(slow, features), float)
     for row in range(3):
         probs = np.exp(log_softmax(slow_logits[row]))
@@ -248,7 +263,7 @@ def test_values_are_learned_towards_returns_and_the_slow_network(case):
 
 def test_imagined_sequences_follow_the_model_and_its_returns(case):
     dreamer, _, state, spec = case
-    params, model = state.params, dreamer.model
+    params, model = networks(state), dreamer.model
     observed = observe_window(model, params, windows(dreamer, spec), BURN_IN, jax.random.key(3))
     start = Latent(*(leaf[-1] for leaf in observed.latent))
     imagined = jax.jit(partial(imagined_sequences, dreamer))(params, start, jax.random.key(4))
@@ -277,7 +292,7 @@ def test_imagination_trains_only_policy_and_value(case):
 
     def gradient(bound):
         compute = jax.jit(jax.grad(partial(loss, bound), has_aux=True))
-        return compute(state.params, state.extra, window, jax.random.key(5))[0]
+        return compute(networks(state), state.extra, window, jax.random.key(5))[0]
 
     with_behavior = gradient(plain)
     more_entropy = gradient(plain._replace(config=dataclasses.replace(plain.config, entropy_coef=1.0)))
@@ -298,16 +313,26 @@ def test_updates_warm_up_and_the_slow_value_follows(case):
     sample = Sample(windows(dreamer, spec), np.ones(N, np.float32) / N, np.int32(N))
     first, metrics, priority = jax.jit(agent.update)(state, sample, jax.random.key(0))
     assert (priority.shape, int(first.extra.num_gradient_steps)) == ((N,), 1)
-    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), first.params, state.params)
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), networks(first), networks(state))
     # A first step of LaProp is the sign of the gradient times the rate, a tenth of it at the first of ten steps.
     largest = max(jax.tree.leaves(moved))
     assert 0.9 < largest / (0.1 * CONFIG.learning_rate) < 1.1
     for slow, old, new in zip(
-        *(jax.tree.leaves(tree) for tree in (first.extra.slow_value, state.extra.slow_value, first.params["value"])),
+        *(jax.tree.leaves(tree) for tree in (first.extra.slow_value, state.extra.slow_value, networks(first)["value"])),
         strict=True,
     ):
         np.testing.assert_allclose(slow, 0.98 * np.asarray(old) + 0.02 * np.asarray(new), rtol=1e-4, atol=1e-7)
     assert np.isfinite(list(jax.device_get(metrics).values())).all()
+
+
+def test_only_what_acts_is_published(case):
+    _, _, state, spec = case
+    assert set(state.params) == {"encoder", "rssm", "policy"}
+    assert set(state.extra.other_params) == {"decoder", "reward", "continue", "value"}
+    agent = make_dreamer(DreamerConfig(model=WorldModelConfig("12m")), spec, NETWORK)
+    others = jax.eval_shape(agent.init, jax.random.key(0)).extra.other_params
+    assert params_bytes_of(agent) < 28_000_000
+    assert sum(4 * leaf.size for leaf in jax.tree.leaves(others)) > 12_000_000
 
 
 def test_bfloat16_computes_with_float32_parameters():
@@ -315,7 +340,7 @@ def test_bfloat16_computes_with_float32_parameters():
     agent = make_dreamer(CONFIG, DISCRETE, NetworkConfig(dtype="bfloat16"))
     state = agent.init(jax.random.key(0))
     sample = Sample(windows(dreamer, DISCRETE), np.ones(N, np.float32) / N, np.int32(N))
-    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {np.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(networks(state))} == {np.dtype("float32")}
     after, metrics, _ = jax.jit(agent.update)(state, sample, jax.random.key(0))
     assert jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype, after, state))
     exact = jax.jit(make_dreamer(CONFIG, DISCRETE, NETWORK).update)(state, sample, jax.random.key(0))[1]

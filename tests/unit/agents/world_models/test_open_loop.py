@@ -1,7 +1,7 @@
 """Open-loop predictions: unseen observations have no effect, states follow the prior, values have the environment's units."""
 
 import dataclasses
-from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,12 @@ def observations(seed):
     }
 
 
+def split(params):
+    """What acts, and an `extra` with the rest."""
+    acting = {name: params[name] for name in ("encoder", "rssm")}
+    return acting, SimpleNamespace(other_params={name: params[name] for name in ("decoder", "reward", "continue")})
+
+
 @pytest.fixture(scope="module")
 def case():
     """A model with random parameters, a window in which one episode starts anew, and its prediction function."""
@@ -59,7 +65,8 @@ def case():
             "action": np.eye(2, dtype=np.float32),
         },
     )
-    return model, params, window, jax.jit(partial(predict_observations, model))
+    predict = jax.jit(lambda params, *inputs: predict_observations(model, *split(params), *inputs))
+    return model, params, window, predict
 
 
 SEEN = np.arange(STEPS + 1)[:, None] < np.array([[2, 3]])

@@ -49,16 +49,16 @@ class Endless(Ramp):
 
 
 def agent():
-    """Predicts that each number grows by its parameter a step from the last one that was seen; counts its steps from 7 on."""
+    """Predicts that each number grows by its `extra` a step from the last one that was seen; counts its steps from 7 on."""
 
     def act(params, observation, agent_state, is_first, keys, mode):
         return jnp.zeros(len(is_first), jnp.int32), {}, agent_state + 1
 
-    def predict(params, window, seen, key):
+    def predict(params, extra, window, seen, key):
         steps = jnp.arange(len(seen))[:, None]
         last = jax.lax.cummax(jnp.where(seen, steps, -1))
         real = window.observation.reshape((*seen.shape, -1))
-        grown = real[last, jnp.arange(seen.shape[1])] + params * (steps - last)[..., None]
+        grown = real[last, jnp.arange(seen.shape[1])] + extra * (steps - last)[..., None]
         state = jnp.broadcast_to(window.agent_state[:, None], (*seen.shape, 1))
         return {"numbers": (real, grown), "state": (state, state)}
 
@@ -87,7 +87,7 @@ def test_context_starts_anew_in_each_period_and_episode():
 
 
 def test_whole_episodes_are_predicted_from_their_start():
-    open_loop = predict_open_loop(agent(), 1.0, Ramp, episodes=2)
+    open_loop = predict_open_loop(agent(), (), 1.0, Ramp, episodes=2)
     real, predicted = open_loop.leaves["numbers"]
     assert real[:, 0].tolist() == [*range(81), *range(81)]
     assert np.flatnonzero(open_loop.is_first).tolist() == [0, 81]
@@ -97,12 +97,12 @@ def test_whole_episodes_are_predicted_from_their_start():
 
 
 def test_playing_ends_after_the_longest_window():
-    open_loop = predict_open_loop(agent(), 1.0, Endless)
+    open_loop = predict_open_loop(agent(), (), 1.0, Endless)
     assert len(open_loop.seen) == MOST_STEPS + 1
 
 
 def test_stacked_frames_reach_the_prediction():
-    open_loop = predict_open_loop(agent(), 1.0, GymnasiumSource(Ramp, "ramp", frame_stack=3))
+    open_loop = predict_open_loop(agent(), (), 1.0, GymnasiumSource(Ramp, "ramp", frame_stack=3))
     real, _ = open_loop.leaves["numbers"]
     assert real.shape == (81, 6)
     assert real[10].tolist() == [8, 8, 9, 9, 10, 10]
@@ -149,5 +149,5 @@ def test_files_show_images_and_numbers(tmp_path):
 
 def test_the_evaluated_episode_is_predicted():
     report = evaluate(agent(), 1.0, Ramp, episodes=1, max_rows=1, mode=Mode.SAMPLE)
-    open_loop = predict_open_loop(agent(), 1.0, Ramp, mode=Mode.SAMPLE)
+    open_loop = predict_open_loop(agent(), (), 1.0, Ramp, mode=Mode.SAMPLE)
     assert len(open_loop.seen) == report.lengths[0] + 1

@@ -6,8 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from agents.dreamer import DreamerConfig, make_dreamer
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
+from agents.world_models.sizes import WorldModelConfig
 from envpool_bridge.shm.layout import make_layout
 from envpool_bridge.shm.slots import view_slots
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -85,6 +87,23 @@ def test_parameters_are_counted_without_being_allocated():
     agent = make_ppo(PPOConfig(), SPEC, NetworkConfig(hidden_sizes=(7,)))
     allocated = jax.tree.leaves(agent.init(jax.random.key(0)).params)
     assert params_bytes_of(agent) == sum(np.asarray(leaf).nbytes for leaf in allocated)
+
+
+@pytest.mark.parametrize("policy", ["single_learner_coarse", "decoupled", "distributed_replay"])
+def test_networks_that_only_learn_are_not_counted(policy):
+    config = DreamerConfig(model=WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2, depth=2))
+    agent = make_dreamer(config, SPEC, NetworkConfig())
+    state = agent.init(jax.random.key(0))
+    acting = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.params))
+    plan = PLANS[policy](RUN, FOUR_GPUS)
+    sizes = bytes_of_plan(plan, make_layout(SPEC, plan.shape, {}), params_bytes_of(agent))
+    items = [
+        size.item
+        for channel, size in zip(plan.channels, sizes.channels, strict=True)
+        if channel.carries is Carries.PARAMETERS
+    ]
+    assert items == [acting] * len(items) != []
+    assert not {"decoder", "reward", "continue", "value"} & set(state.params)
 
 
 @pytest.mark.parametrize(
