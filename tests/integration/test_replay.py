@@ -184,7 +184,7 @@ def test_every_plan_with_a_world_model_matches_serial(tmp_path, policy, changes)
 @slow
 @pytest.mark.parametrize(
     ("policy", "algorithm"),
-    # An actor compiles for one thread, which rounds a world model otherwise.
+    # In actors a world model differs by rounding: see the test above, which has a tolerance.
     [("decoupled", SAC), ("decoupled", DREAMER), ("single_learner_coarse", SAC)],
     ids=["server_of_sac", "server_of_dreamer", "actor_of_sac"],
 )
