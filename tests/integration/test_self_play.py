@@ -184,7 +184,10 @@ def test_simple_tag_is_played_against_past_selves(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("policies", "says"),
     [
-        (PoliciesConfig(mapping='{"*": "all"}', self_play=POOL), "expected no policies.mapping, got"),
+        (
+            PoliciesConfig('{"player_0": "one", "*": "two"}', agents='{"two": {"algorithm": "dqn"}}', self_play=POOL),
+            "trajectories, such as ppo: got reinforce.dqn, which learns from replay",
+        ),
         (PoliciesConfig(self_play=SelfPlayConfig(slots=9)), "expected 18 environments without self-play, got 8 of 16"),
     ],
 )
@@ -197,10 +200,11 @@ def test_what_does_not_fit_is_rejected_before_training(tmp_path, policies, says)
 TEAMS = PoliciesConfig('{"player_0": "one", "player_1": "two"}', self_play=POOL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"plan": "single_learner_fine", "pool_num_workers": 2}, marks=pytest.mark.slow),
+        {"plan": "single_learner_fine", "pool_num_workers": 2},
         {"plan": "multiple_learners", "learner_num_devices": 2, "pool_num_workers": 2},
     ],
     ids=lambda changes: changes["plan"],
@@ -224,6 +228,7 @@ def test_a_policy_for_each_team_plays_past_selves(tmp_path, changes):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_runs_with_a_policy_for_each_team_meet(tmp_path, capsys):
     """They are members of a later run and contestants of an arena, to the bit those that were trained."""
     paths = []

@@ -75,11 +75,11 @@ def collected(agent, params, seed=0):
     )
 
 
-def different_slots(agent, seed=0):
+def different_slots(agent, seed=0, plain=None):
     """A learner state whose learner and slots have different parameters."""
     state = jax.jit(agent.init)(jax.random.key(seed))
     keys = jax.random.split(jax.random.key(7), 2)
-    slots = [jax.jit(ppo().init)(key).params for key in keys]
+    slots = [jax.jit((plain or ppo()).init)(key).params for key in keys]
     params = {**state.params, "slots": jax.tree.map(lambda *parts: jnp.stack(parts), *slots)}
     return dataclasses.replace(state, params={**params, "members": jnp.array([4, 9])}), slots
 
@@ -387,7 +387,7 @@ def test_bad_settings_are_rejected(changes, says):
             "got a, b, c; name those of one team by self_play.team",
         ),
         (EnvSpec("one", SEEN, CHOSEN), "ppo", {"team": ""}, ROWS, "one: .* do not show two teams: got one agent"),
-        (SPEC, "dqn", {}, ROWS, "one policy that learns from trajectories, such as ppo: got dqn"),
+        (SPEC, "dqn", {}, ROWS, "policies that learn from trajectories, such as ppo: got dqn"),
     ],
 )
 def test_what_does_not_fit_is_rejected(spec, agent, config, rows, says):
