@@ -132,9 +132,9 @@ def test_from_lag_2_on_no_version_is_older_than_the_lag(tmp_path):
     lags = []
     original = Learner._measure_lag
 
-    def measure(self, slot):
-        lags.append(self.num_updates - slot.policy_version)
-        original(self, slot)
+    def measure(self, slots):
+        lags.append(self.num_updates - np.concatenate([slot.policy_version for slot in slots], axis=1))
+        original(self, slots)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Learner, "_measure_lag", measure)
