@@ -31,6 +31,7 @@ from agents.ppo import PPOConfig, make_ppo
 from agents.r2d2 import R2D2Config, make_r2d2
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from agents.sac import SACConfig, make_sac
+from agents.stochastic_muzero import StochasticMuZeroConfig, make_stochastic_muzero
 from agents.td3 import TD3Config, make_td3
 from envpool_bridge.errors import UserError
 
@@ -72,6 +73,7 @@ AGENTS: dict[str, Algorithm] = {
     "rebrac": Algorithm(ReBRACConfig, make_rebrac),
     "reinforce": Algorithm(REINFORCEConfig, make_reinforce),
     "sac": Algorithm(SACConfig, make_sac),
+    "stochastic_muzero": Algorithm(StochasticMuZeroConfig, make_stochastic_muzero),
     "td3": Algorithm(TD3Config, make_td3),
     "td3_bc": Algorithm(TD3BCConfig, make_td3_bc),
     "vdn": Algorithm(VDNConfig, make_vdn),

@@ -85,7 +85,7 @@ class _Dynamics(nn.Module):
         change = nn.Dense(self.latent_size, kernel_init=nn.initializers.orthogonal(1.0), name="latent")(hidden)
         if memory is not None:
             memory, hidden = nn.OptimizedLSTMCell(hidden.shape[-1], name="prefix")(memory, hidden)
-        return scale_latent(latent + change), memory, _small_head(self.num_atoms, "reward")(hidden)
+        return scale_latent(latent + change), memory, small_head(self.num_atoms, "reward")(hidden)
 
 
 class _Prediction(nn.Module):
@@ -97,11 +97,12 @@ class _Prediction(nn.Module):
     def __call__(self, latent: Array) -> Prediction:
         hidden = MLP(self.config.hidden_sizes, self.config.layers)(latent)
         return Prediction(
-            _small_head(self.num_parameters, "policy")(hidden), _small_head(self.num_atoms, "value")(hidden)
+            small_head(self.num_parameters, "policy")(hidden), small_head(self.num_atoms, "value")(hidden)
         )
 
 
-def _small_head(num_outputs: int, name: str) -> nn.Dense:
+def small_head(num_outputs: int, name: str) -> nn.Dense:
+    """Returns a linear layer of small initial weights."""
     return nn.Dense(num_outputs, kernel_init=nn.initializers.orthogonal(_SMALL_GAIN), name=name)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.partial_restore import format_report, restore_matching
+from jaxsrl.config.files import nest_options, with_file_options
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
@@ -68,7 +70,11 @@ class LoadedAgent:
 
 
 def load_agent(
-    path: Path, partial: bool = False, env: EnvConfig | AnyEnv | None = None, trust_env: bool = False
+    path: Path,
+    partial: bool = False,
+    env: EnvConfig | AnyEnv | None = None,
+    trust_env: bool = False,
+    agent_options: Mapping[str, Any] | None = None,
 ) -> LoadedAgent:
     """Loads the newest intact checkpoint of a run directory, or one checkpoint directory.
 
@@ -78,9 +84,11 @@ def load_agent(
             `mismatches`.
         env: environment that replaces the checkpoint's; required if that is a function.
         trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
+        agent_options: options of the algorithm that replace those of the checkpoint, by dotted name, for example
+            `{"gumbel.num_simulations": 200}` of a search.
 
     Raises:
-        UserError: the path is neither, or the checkpoint's agent is not in the catalog.
+        UserError: the path is neither, the checkpoint's agent is not in the catalog, or it has no such option.
         UserError: the checkpoint's environment is in a module of its own, and neither `env` nor `trust_env` is given.
         CorruptCheckpointError: the given checkpoint is damaged.
     """
@@ -88,7 +96,7 @@ def load_agent(
     saved = read_saved_run(path)
     if env is None and not trust_env:
         _validate_needs_no_module(saved.metadata)
-    agent, source = rebuild(saved.metadata, env)
+    agent, source = rebuild(saved.metadata, env, agent_options=agent_options)
     arrays, report = saved.arrays, ""
     if partial:
         arrays, mismatches = restore_matching(
@@ -98,7 +106,7 @@ def load_agent(
     state = restore_state(agent, jax.random.key(0), arrays)
     update, params, extra = int(state.num_updates), state.params, state.extra
     if saved_policies(saved.metadata).self_play.slots or saved_levels(saved.metadata):
-        agent, _ = rebuild(saved.metadata, env, learner_only=True)
+        agent, _ = rebuild(saved.metadata, env, learner_only=True, agent_options=agent_options)
         params, extra = params["learner"], extra["agent"]
     return LoadedAgent(
         agent, params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report, extra
@@ -133,7 +141,10 @@ def _strings(kwargs: Any) -> list[str]:
 
 
 def rebuild(
-    metadata: dict[str, Any], env: EnvConfig | AnyEnv | None = None, learner_only: bool = False
+    metadata: dict[str, Any],
+    env: EnvConfig | AnyEnv | None = None,
+    learner_only: bool = False,
+    agent_options: Mapping[str, Any] | None = None,
 ) -> tuple[AnyAgent, EnvSource]:
     """Returns the agent and the environments that a checkpoint's metadata describe.
 
@@ -141,10 +152,12 @@ def rebuild(
         metadata: metadata of the checkpoint.
         env: replaces the environment of the metadata.
         learner_only: makes the agent of `params["learner"]`, without a pool of past selves and without levels.
+        agent_options: replace options of the algorithm, by dotted name.
 
     Raises:
         UserError: the agent is not in the catalog, the experiment had other parts than the usual ones, or its environment is
             a function and `env` is None.
+        UserError: the algorithm has no such option.
     """
     saved = metadata.get("experiment", {})
     # Policies of several algorithms have a joint name; the experiment's own algorithm is saved too.
@@ -161,6 +174,9 @@ def rebuild(
         )
     source = make_env(from_json(EnvConfig, saved["env"]) if env is None else env)
     run, config = from_json(RunConfig, saved["run"]), from_json(AGENTS[name].config, saved["agent"])
+    if agent_options:
+        options = nest_options({f"agent.{option}": value for option, value in agent_options.items()})
+        config = with_file_options(config, options["agent"], f"options of {name}")
     network = from_json(NetworkConfig, saved["network"])
     policies, spec = from_json(PoliciesConfig, saved.get("policies", {})), source.spec()
     levels = saved_levels(metadata)

@@ -124,10 +124,28 @@ class RememberCue(Probe):
         return self._observed(), 1.0 if (action == 1) == (self._cue > 0) else -1.0, True, False, {}
 
 
+class TossedCoin(Probe):
+    """Action 0 ends with reward 0.5; action 1 tosses a coin (-1 or 1), whose side the second action must name for 1, not -1.
+
+    V*(0) = g, V*(-1) = V*(1) = 1: isolates chance. A model that expects the mean of both sides finds no good second action.
+    """
+
+    num_actions = 2
+
+    def step(self, action: int) -> Step:
+        if self._observation == 0.0 and action == 1:
+            self._observation = self._sign()
+            return self._observed(), 0.0, False, False, {}
+        if self._observation == 0.0:
+            return self._observed(), 0.5, True, False, {}
+        return self._observed(), 1.0 if (action == 1) == (self._observation > 0) else -1.0, True, False, {}
+
+
 PROBES: dict[str, type[Probe]] = {
     probe.__name__: probe
     for probe in (
         RememberCue,
+        TossedCoin,
         ConstantReward,
         PredictableReward,
         DiscountedReward,

@@ -1,6 +1,7 @@
 """`jaxsrl evaluate`."""
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,8 @@ class Evaluate:
         video_episodes: number of recorded episodes; those that `--max-rows 1` plays first.
         all: evaluate every good checkpoint of the run, one row each, instead of the newest.
         opponent: of a board game of suite pgx: plays `episodes` games against "random", "uct:SIMULATIONS", or another run.
+        agent_options: NAME=VALUE of options of the algorithm that replace those of the run, for example
+            gumbel.num-simulations=200 of a search.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
@@ -49,6 +52,7 @@ class Evaluate:
     all: bool = False
     out: Path | None = None
     opponent: str = ""
+    agent_options: tuple[str, ...] = ()
 
     def run(self) -> int:
         """Plays episodes; the exit status is 1 if the given checkpoint is damaged."""
@@ -62,7 +66,7 @@ class Evaluate:
         from jaxsrl.evaluation.load_agent import load_agent
 
         try:
-            loaded = load_agent(self.path, self.partial, trust_env=self.trust_env)
+            loaded = load_agent(self.path, **self._loading())
         except CorruptCheckpointError as error:
             print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
             return 1
@@ -132,6 +136,11 @@ class Evaluate:
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         return {"episodes": self.episodes, "seed": self.seed, "mode": mode, "max_rows": self.max_rows}
 
+    def _loading(self) -> dict[str, Any]:
+        """Returns the arguments of `load_agent`."""
+        options = dict(map(_parse_option, self.agent_options))
+        return {"partial": self.partial, "trust_env": self.trust_env, "agent_options": options}
+
     def _run_all(self) -> int:
         """Plays episodes with every checkpoint."""
         if self.video is not None:
@@ -144,7 +153,7 @@ class Evaluate:
             validate_out(self.out)
         reports = []
         settings = self._settings()
-        for report in evaluate_checkpoints(self.path, partial=self.partial, trust_env=self.trust_env, **settings):
+        for report in evaluate_checkpoints(self.path, **settings, **self._loading()):
             if isinstance(report, str):
                 print(f"warning: {report}", file=sys.stderr)  # noqa: T201
             else:
@@ -158,3 +167,20 @@ class Evaluate:
         shown = rows if self.json else [{name: row[name] for name in columns} for row in rows]
         print_tables({"checkpoints": shown}, self.json, f"evaluation of {self.path}")
         return 0
+
+
+def _parse_option(assignment: str) -> tuple[str, Any]:
+    """Returns name and value of NAME=VALUE; a value is JSON, or text.
+
+    Raises:
+        UserError: a part is missing.
+    """
+    name, _, text = assignment.partition("=")
+    if not name or not text:
+        raise UserError(
+            f"--agent-options expects NAME=VALUE, for example gumbel.num-simulations=200: got {assignment!r}"
+        )
+    try:
+        return name, json.loads(text)
+    except ValueError:
+        return name, text

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsrl.cli.main
+from agents.catalog import AGENTS
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
@@ -96,6 +97,40 @@ def test_the_command_line_says_how_to_trust_a_checkpoint(tmp_path, planted, caps
 
 def test_load_agent_trusts_registered_ids(tmp_path):
     assert load_agent(saved_with(tmp_path, EnvConfig("CartPole-v1"))).update == 0
+
+
+def test_options_of_the_algorithm_replace_the_checkpoints(tmp_path, monkeypatch):
+    path, made = saved_with(tmp_path, EnvConfig("CartPole-v1")), []
+    known = AGENTS["ppo"]
+
+    def make(config, spec, network):
+        made.append(config)
+        return known.make(config, spec, network)
+
+    monkeypatch.setitem(AGENTS, "ppo", known._replace(make=make))
+    load_agent(path)
+    options = ["--agent-options", "discount=0.5", "optimizer.max-grad-norm=2"]
+    jaxsrl.cli.main.main(["evaluate", str(path), "--episodes", "1", *options])
+    first, second = made
+    clipped = dataclasses.replace(first.optimizer, max_grad_norm=2)
+    assert second == dataclasses.replace(first, discount=0.5, optimizer=clipped) != first
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("discunt=0.5", "unknown option discunt: did you mean discount?"),
+        ("discount=high", "discount"),
+        ("discount", "expects NAME=VALUE"),
+        ("=1", "expects NAME=VALUE"),
+    ],
+)
+def test_wrong_options_of_the_algorithm_are_rejected(tmp_path, capsys, option, says):
+    path = saved_with(tmp_path, EnvConfig("CartPole-v1"))
+    with pytest.raises(SystemExit) as stopped:
+        jaxsrl.cli.main.main(["evaluate", str(path), "--agent-options", option])
+    assert stopped.value.code == 2
+    assert says in capsys.readouterr().err
 
 
 def test_results_print_their_facts_and_no_arrays():

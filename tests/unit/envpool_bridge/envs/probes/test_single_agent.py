@@ -97,7 +97,7 @@ def test_observations_and_actions_are_those_of_the_spaces(name):
 
 
 def test_every_probe_is_checked():
-    assert set(PROBES) == {*VALUES, "RememberCue"}
+    assert set(PROBES) == {*VALUES, "RememberCue", "TossedCoin"}
 
 
 def played(actions, seed=0):
@@ -125,3 +125,25 @@ def test_cues_come_equally_often():
     first = [played([], seed)[0][0] for seed in range(400)]
     assert set(first) == {-1.0, 1.0}
     assert 140 < first.count(1.0) < 260
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_tossed_coin_pays_for_its_side(seed):
+    env = PROBES["TossedCoin"]()
+    for second in (0, 1):
+        assert env.reset(seed=seed)[0].tolist() == [0.0]
+        (side,), *first = env.step(1)[:4]
+        assert first == [0.0, False, False]
+        assert env.step(second)[1:4] == (1.0 if (second == 1) == (side > 0) else -1.0, True, False)
+    env.reset(seed=seed)
+    assert env.step(0)[1:4] == (0.5, True, False)
+
+
+def test_both_sides_of_a_tossed_coin_come_equally_often():
+    env, sides = PROBES["TossedCoin"](), []
+    env.reset(seed=0)
+    for _ in range(400):
+        env.reset()
+        sides.append(float(env.step(1)[0][0]))
+    assert set(sides) == {-1.0, 1.0}
+    assert 140 < sides.count(1.0) < 260
