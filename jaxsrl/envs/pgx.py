@@ -150,7 +150,8 @@ def _load(env_id: str, kwargs: str) -> _LoadedGame:
         )
     with jax.ensure_compile_time_eval():  # games create arrays, possibly inside a trace
         env = pgx.make(env_id)
-        template = jax.tree.map(np.asarray, env.init(jax.random.key(0)))
+        # A state may hold Python numbers, which become arrays of JAX's types in a trace.
+        template = jax.tree.map(lambda leaf: np.asarray(jnp.asarray(leaf)), env.init(jax.random.key(0)))
     if arguments.get("two_agents") and env.num_players != 2:
         raise UserError(
             f"{env_id} of suite 'pgx': two_agents needs a game of two players: this one has {env.num_players}"

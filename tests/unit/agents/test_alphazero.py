@@ -42,22 +42,6 @@ def test_rewards_are_those_of_the_player_who_moved():
     assert (float(illegal.reward), bool(illegal.terminated)) == (-1.0, True)
 
 
-@pytest.mark.parametrize("env_id", ["tic_tac_toe", pytest.param("connect_four", marks=pytest.mark.slow)])
-def test_rules_equal_the_environment(env_id):
-    env, play = make_pgx(env_id, {"with_state": True}), pgx_rules(env_id)
-    random, step, simulate = np.random.default_rng(0), jax.jit(env.step), jax.jit(play)
-    state, observation = env.reset(jax.random.key(0))
-    for _ in range(40):
-        move = jnp.int32(random.choice(np.flatnonzero(observation["action_mask"])))
-        played, simulated = step(state, move, jax.random.key(1)), simulate(observation, move)
-        np.testing.assert_array_equal(played.reward, simulated.reward)
-        assert bool(played.terminated) == bool(simulated.ended)
-        jax.tree.map(np.testing.assert_array_equal, played.observation, simulated.observation)
-        if bool(played.terminated):
-            played = played._replace(**dict(zip(("state", "observation"), env.reset(jax.random.key(2)), strict=True)))
-        state, observation = played.state, played.observation
-
-
 def test_the_discount_of_the_model_changes_the_player():
     alphazero = build_alphazero(CONFIG, ENV.spec(), NETWORK)
     params = alphazero.net.init(jax.random.key(0))
