@@ -3,19 +3,26 @@
 The improved policy is not worse than the prior one for any number of simulations of at least 2, in expectation and
 with exact values.
 
-Source: Danihelka et al. 2022, "Policy improvement by planning with Gumbel", algorithm 1 and section 3.4. The search is mctx's.
+Source: Danihelka et al. 2022, "Policy improvement by planning with Gumbel", algorithm 1 and section 3.4. The
+rules that select actions are mctx's.
 """
 
 import dataclasses
 from functools import partial
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import mctx
 
 from agents.api import Array, Params
-from agents.search.mctx_engine import recurrent_fn, root_fn_output, search_result
-from agents.search.model import Root, SearchResult, StepFn, legal_actions, search_rows
+from agents.search.model import ILLEGAL, Root, SearchResult, StepFn, legal_actions
+from agents.search.tree import Selection, Tree, grow_trees
 from envpool_bridge.errors import UserError
+
+# Their arguments are hidden from type checkers, or narrower than what they accept.
+_ExtraData: Any = mctx.GumbelMuZeroExtraData
+_select_at_root: Any = mctx.gumbel_muzero_root_action_selection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,23 +67,39 @@ def gumbel_search(
     Returns:
         The considered action of most visits and largest sum; the policy is the softmax of logits and completed values.
     """
-    transform = partial(
+    transform: Any = partial(
         mctx.qtransform_completed_by_mix_value, value_scale=config.value_scale, maxvisit_init=config.visit_offset
     )
 
-    def search_row(row: Root, key: Array) -> SearchResult:
-        output = mctx.gumbel_muzero_policy(
-            params,
-            key,
-            root_fn_output(row),
-            recurrent_fn(step),
-            config.num_simulations,
-            invalid_actions=jnp.logical_not(legal_actions(row.logits)),
-            max_depth=config.max_depth or None,
-            qtransform=transform,
-            max_num_considered_actions=config.max_considered,
-            gumbel_scale=gumbel_scale,
-        )
-        return search_result(output)
+    search_keys, noise_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+    legal, size = legal_actions(root.logits), root.logits.shape[1:]
+    noise = gumbel_scale * jax.vmap(partial(jax.random.gumbel, shape=size))(noise_keys)
+    logits = jnp.where(legal, root.logits - root.logits.max(-1, keepdims=True), ILLEGAL)
 
-    return search_rows(search_row, root, keys)
+    def select_at_root(key: Array, tree: Tree, state: Array, depth: Array) -> Array:
+        del depth
+        return _select_at_root(
+            key,
+            tree,
+            state,
+            num_simulations=config.num_simulations,
+            max_num_considered_actions=config.max_considered,
+            qtransform=transform,
+        )
+
+    inside: Any = partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform)
+    tree = grow_trees(
+        step,
+        params,
+        root._replace(logits=logits),
+        search_keys,
+        Selection(inside, select_at_root, _ExtraData(root_gumbel=noise)),
+        num_simulations=config.num_simulations,
+        max_depth=config.max_depth,
+    )
+    visits = tree.children_visits[:, 0]
+    improved = logits + jax.vmap(transform, (0, None))(tree, 0)
+    is_considered = legal & (visits == visits.max(-1, keepdims=True))
+    action = jnp.where(is_considered, noise + improved, -jnp.inf).argmax(-1).astype(jnp.int32)
+    policy = jax.nn.softmax(jnp.where(legal, improved, -jnp.inf))
+    return SearchResult(action, policy, tree.node_values[:, 0], visits)

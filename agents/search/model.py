@@ -70,22 +70,6 @@ class SearchResult(NamedTuple):
     visits: Array
 
 
-def search_rows(search_row: Callable[[Root, Array], SearchResult], root: Root, keys: Array) -> SearchResult:
-    """Searches each row with a key of its own, so that a row's result does not depend on the others.
-
-    Args:
-        search_row: maps (root, key) of one row, with an axis of length 1 in front, to its result.
-        root: of N rows.
-        keys: [N] typed keys.
-    """
-
-    def one(row: Root, key: Array) -> SearchResult:
-        result = search_row(jax.tree.map(lambda leaf: leaf[None], row), key)
-        return jax.tree.map(lambda leaf: leaf[0], result)
-
-    return jax.vmap(one)(root, keys)
-
-
 def legal_actions(logits: Array) -> Array:
     """Returns [..., A] bool, the legal actions of logits."""
     return logits > 0.5 * jnp.float32(ILLEGAL)

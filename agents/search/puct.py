@@ -1,18 +1,25 @@
 """MuZero's search: actions by value and prior probability (PUCT), with Dirichlet noise at the root.
 
 Source: Schrittwieser et al. 2020, "Mastering Atari, Go, chess and shogi by planning with a learned model", appendix B. The
-search is mctx's.
+rule that selects actions is mctx's.
 """
 
 import dataclasses
+from functools import partial
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import mctx
 
 from agents.api import Array, Params
-from agents.search.mctx_engine import recurrent_fn, root_fn_output, search_result
-from agents.search.model import Root, SearchResult, StepFn, legal_actions, search_rows
+from agents.search.model import ILLEGAL, Root, SearchResult, StepFn, legal_actions
+from agents.search.tree import Selection, grow_trees
 from envpool_bridge.errors import UserError
+
+select_action: Any = mctx.muzero_action_selection
+"""Maps (key, tree, state, depth) of one row to an action, with the weights `pb_c_init` and `pb_c_base` of the prior."""
+_TINY = jnp.finfo(jnp.float32).tiny
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,24 +75,34 @@ def puct_search(
     Returns:
         The action drawn from visits ** (1 / temperature); the policy is the visits' share.
     """
+    draw_keys, noise_keys, search_keys = jax.vmap(partial(jax.random.split, num=3), out_axes=1)(keys)
+    tree = grow_trees(
+        step,
+        params,
+        root._replace(logits=noisy_logits(root.logits, noise_keys, config, noise)),
+        search_keys,
+        Selection(partial(select_action, pb_c_init=config.c1, pb_c_base=config.c2)),
+        num_simulations=config.num_simulations,
+        max_depth=config.max_depth,
+    )
+    return result_of_visits(tree.children_visits[:, 0], tree.node_values[:, 0], draw_keys, temperature)
 
-    def search_row(row: Root, key: Array) -> SearchResult:
-        output = mctx.muzero_policy(
-            params,
-            key,
-            root_fn_output(row),
-            recurrent_fn(step),
-            config.num_simulations,
-            invalid_actions=jnp.logical_not(legal_actions(row.logits)),
-            max_depth=config.max_depth or None,
-            dirichlet_fraction=noise * config.dirichlet_fraction,
-            dirichlet_alpha=config.dirichlet_alpha,
-            pb_c_init=config.c1,
-            pb_c_base=config.c2,
-            temperature=temperature,
-        )
-        result = search_result(output)
-        visits = result.visits.astype(jnp.float32)
-        return result._replace(policy=visits / visits.sum(-1, keepdims=True))
 
-    return search_rows(search_row, root, keys)
+def noisy_logits(logits: Array, keys: Array, config: PUCTConfig, noise: float | Array) -> Array:
+    """Returns the logits [N, A] of a prior policy that Dirichlet noise is mixed into. `keys` [N] are consumed."""
+    legal, share = legal_actions(logits), noise * config.dirichlet_fraction
+    alpha = jnp.full(logits.shape[-1], config.dirichlet_alpha)
+    drawn = jax.vmap(jax.random.dirichlet, (0, None))(keys, alpha)
+    return jnp.where(legal, _log((1 - share) * jax.nn.softmax(logits) + share * drawn), ILLEGAL)
+
+
+def result_of_visits(visits: Array, value: Array, keys: Array, temperature: float | Array) -> SearchResult:
+    """Returns the result with actions drawn from visits [N, A] ** (1 / temperature). `keys` [N] are consumed."""
+    policy = visits / visits.sum(-1, keepdims=True)
+    logits = _log(policy) - _log(policy.max(-1, keepdims=True))
+    action = jax.vmap(jax.random.categorical)(keys, logits / jnp.maximum(_TINY, temperature))
+    return SearchResult(action.astype(jnp.int32), policy, value, visits)
+
+
+def _log(probabilities: Array) -> Array:
+    return jnp.log(jnp.maximum(probabilities, _TINY))

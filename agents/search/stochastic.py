@@ -3,24 +3,31 @@
 Decision nodes select actions by PUCT. Chance nodes select the outcome c with the largest p(c) / (1 + N(c)), so that visits
 approach the model's probabilities without sampling.
 
-Source: Antonoglou et al. 2022, "Planning in stochastic environments with a learned model", section 3 and appendix. The search
-is mctx's.
+Source: Antonoglou et al. 2022, "Planning in stochastic environments with a learned model", section 3 and appendix.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-import mctx
 
 from agents.api import Array, Params
-from agents.search.mctx_engine import root_fn_output, search_result
-from agents.search.model import Latent, ModelStep, Root, SearchResult, legal_actions, search_rows
-from agents.search.puct import PUCTConfig
+from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
+from agents.search.puct import PUCTConfig, noisy_logits, result_of_visits, select_action
+from agents.search.tree import Selection, Tree, grow_trees
 
-# Their fields are hidden from type checkers.
-_DecisionOutput: Any = mctx.DecisionRecurrentFnOutput
-_ChanceOutput: Any = mctx.ChanceRecurrentFnOutput
+_OF_CHOICES = (
+    "children_index",
+    "children_prior_logits",
+    "children_visits",
+    "children_rewards",
+    "children_discounts",
+    "children_values",
+    "root_invalid_actions",
+)
+"""Fields of a tree whose last axis is that of the choices."""
 
 
 class Afterstate(NamedTuple):
@@ -71,42 +78,65 @@ def stochastic_search(
     Returns:
         The action drawn from visits ** (1 / temperature); the policy is the visits' share.
     """
-
-    def search_row(row: Root, key: Array) -> SearchResult:
-        output = mctx.stochastic_muzero_policy(
-            params,
-            key,
-            root_fn_output(row),
-            _decision_fn(decide),
-            _chance_fn(chance),
-            config.num_simulations,
-            invalid_actions=jnp.logical_not(legal_actions(row.logits)),
-            max_depth=config.max_depth or None,
-            dirichlet_fraction=noise * config.dirichlet_fraction,
-            dirichlet_alpha=config.dirichlet_alpha,
-            pb_c_init=config.c1,
-            pb_c_base=config.c2,
-            temperature=temperature,
-        )
-        return search_result(output)
-
-    return search_rows(search_row, root, keys)
+    num_actions = root.logits.shape[-1]
+    draw_keys, noise_keys, search_keys = jax.vmap(partial(jax.random.split, num=3), out_axes=1)(keys)
+    logits = noisy_logits(root.logits, noise_keys, config, noise)
+    after = jax.eval_shape(decide, params, root.latent, jnp.zeros(keys.shape[0], jnp.int32), keys[0])
+    no_afterstate = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), after.latent)
+    first = _Node(root.latent, no_afterstate, jnp.ones(keys.shape[0], bool))
+    tree = grow_trees(
+        partial(_step, decide, chance, num_actions),
+        params,
+        Root(_padded(logits, after=after.logits.shape[-1]), root.value, first),
+        search_keys,
+        Selection(partial(_select, config, num_actions)),
+        num_simulations=config.num_simulations,
+        max_depth=config.max_depth,
+    )
+    return result_of_visits(tree.children_visits[:, 0, :num_actions], tree.node_values[:, 0], draw_keys, temperature)
 
 
-def _decision_fn(decide: DecideFn) -> Any:
-    def call(params: Params, key: Array, action: Array, latent: Latent) -> tuple[Any, Latent]:
-        after = decide(params, latent, action, key)
-        return _DecisionOutput(chance_logits=after.logits, afterstate_value=after.value), after.latent
+class _Node(NamedTuple):
+    """Latents of a node, of which the other kind of node has no use, and whether an action follows, not chance."""
 
-    return call
+    state: Latent
+    afterstate: Latent
+    is_decision: Array
 
 
-def _chance_fn(chance: ChanceFn) -> Any:
-    def call(params: Params, key: Array, outcome: Array, latent: Latent) -> tuple[Any, Latent]:
-        after = chance(params, latent, outcome, key)
-        output = _ChanceOutput(
-            action_logits=after.logits, value=after.value, reward=after.reward, discount=after.discount
-        )
-        return output, after.latent
+def _padded(logits: Array, *, before: int = 0, after: int = 0) -> Array:
+    return jnp.pad(logits, ((0, 0), (before, after)), constant_values=ILLEGAL)
 
-    return call
+
+def _step(
+    decide: DecideFn, chance: ChanceFn, num_actions: int, params: Params, node: _Node, choice: Array, key: Array
+) -> ModelStep:
+    """Returns half a step of the model. The choices are the A actions, then the C outcomes of chance."""
+    half = decide(params, node.state, jnp.minimum(choice, num_actions - 1), key)
+    step = chance(params, node.afterstate, jnp.maximum(choice - num_actions, 0), key)
+    num_outcomes, yes, zero = half.logits.shape[-1], jnp.ones_like(node.is_decision), jnp.zeros_like(half.value)
+    decided = ModelStep(
+        zero, zero + 1.0, _padded(half.logits, before=num_actions), half.value, _Node(node.state, half.latent, ~yes)
+    )
+    drawn = step._replace(
+        logits=_padded(step.logits, after=num_outcomes), latent=_Node(step.latent, node.afterstate, yes)
+    )
+
+    def choose(one: Array, other: Array) -> Array:
+        return jnp.where(node.is_decision.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+
+    return jax.tree.map(choose, decided, drawn)
+
+
+def _select(config: PUCTConfig, num_actions: int, key: Array, tree: Tree, state: Array, depth: Array) -> Array:
+    """Returns the choice of one row: of actions at even depths, of outcomes at odd ones."""
+
+    def from_actions() -> Array:
+        of_actions = {name: getattr(tree, name)[..., :num_actions] for name in _OF_CHOICES}
+        return select_action(key, tree.replace(**of_actions), state, depth, pb_c_init=config.c1, pb_c_base=config.c2)
+
+    def from_outcomes() -> Array:
+        visits, logits = (leaf[state, num_actions:] for leaf in (tree.children_visits, tree.children_prior_logits))
+        return (num_actions + jnp.argmax(jax.nn.softmax(logits) / (visits + 1))).astype(jnp.int32)
+
+    return jax.lax.cond(depth % 2 == 0, from_actions, from_outcomes)

@@ -12,11 +12,11 @@ import mctx
 
 from agents.api import Array, Params
 from agents.search.gumbel import GumbelConfig, gumbel_search
-from agents.search.mctx_engine import recurrent_fn, root_fn_output
 from agents.search.model import Latent, ModelStep, Root
 from jaxsrl.bench.turns import median_ratio, take_turns
 
 _ACTIONS = 6
+_MCTX: Any = mctx  # fields of its dataclasses are hidden from type checkers
 
 
 def bench_search(
@@ -64,16 +64,21 @@ def _measure(
     def ours(latent: Array) -> Array:
         return gumbel_search(_step, params, _root(params, latent), keys, config).action
 
+    def mctx_step(params: Params, key: Array, action: Array, latent: Array) -> tuple[Any, Array]:
+        after = _step(params, latent, action, key)
+        return _MCTX.RecurrentFnOutput(
+            reward=after.reward, discount=after.discount, prior_logits=after.logits, value=after.value
+        ), after.latent
+
     def mctx_alone(latent: Array) -> Any:
-        root = root_fn_output(_root(params, latent))
+        ours = _root(params, latent)
+        root = _MCTX.RootFnOutput(prior_logits=ours.logits, value=ours.value, embedding=ours.latent)
         transform = partial(
             mctx.qtransform_completed_by_mix_value,
             value_scale=config.value_scale,
             maxvisit_init=config.visit_offset,
         )
-        return mctx.gumbel_muzero_policy(
-            params, keys[0], root, recurrent_fn(_step), simulations, qtransform=transform
-        ).action
+        return _MCTX.gumbel_muzero_policy(params, keys[0], root, mctx_step, simulations, qtransform=transform).action
 
     def model_alone(latent: Array) -> Array:
         def one(_: Array, latent: Array) -> Array:

@@ -15,7 +15,12 @@ from envpool_bridge.errors import UserError
 
 MCTX: Any = mctx  # fields of its dataclasses are hidden from type checkers
 ROWS, ACTIONS, STATES = 1000, 4, 32
-SEARCHES = {"gumbel": (gumbel_search, GumbelConfig(12)), "puct": (puct_search, PUCTConfig(12))}
+SEARCHES = {
+    "gumbel": (gumbel_search, GumbelConfig(12)),
+    "puct": (puct_search, PUCTConfig(12)),
+    "gumbel-shallow": (gumbel_search, GumbelConfig(12, max_depth=2)),
+    "puct-shallow": (puct_search, PUCTConfig(12, max_depth=2)),
+}
 
 
 def random_models(seed):
@@ -63,10 +68,9 @@ def mctx_alone(name, models, row, key):
     root = jax.tree.map(lambda leaf: leaf[row][None], table_root(models))
     root = MCTX.RootFnOutput(prior_logits=root.logits, value=root.value, embedding=root.latent)
     invalid = root.prior_logits < -1e8
-    if name == "gumbel":
-        output = MCTX.gumbel_muzero_policy(models, key, root, recurrent, 12, invalid_actions=invalid)
-    else:
-        output = MCTX.muzero_policy(models, key, root, recurrent, 12, invalid_actions=invalid)
+    policy = MCTX.gumbel_muzero_policy if name.startswith("gumbel") else MCTX.muzero_policy
+    depth = SEARCHES[name][1].max_depth or None
+    output = policy(models, key, root, recurrent, 12, invalid_actions=invalid, max_depth=depth)
     return output.action[0], output.search_tree.summary().visit_counts[0], output.search_tree.summary().value[0]
 
 

@@ -1,14 +1,19 @@
 """Stochastic search on models with known optima, and masks."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
+import pytest
 
 from agents.search.model import ILLEGAL, ModelStep, Root
 from agents.search.puct import PUCTConfig, puct_search
 from agents.search.stochastic import Afterstate, stochastic_search
 
-ROWS, ACTIONS, OUTCOMES = 16, 3, 2
+MCTX: Any = mctx  # fields of its dataclasses are hidden from type checkers
+ROWS, ACTIONS, OUTCOMES, STATES = 16, 3, 2, 20
 # Rewards [action, outcome] of one step. Action 0 is best on average, action 1 has the best outcome.
 REWARDS = jnp.array([[0.6, 0.6], [1.0, -1.0], [0.4, 0.5]])
 PROBABILITIES = jnp.array([[0.5, 0.5], [0.75, 0.25], [0.9, 0.1]])
@@ -28,6 +33,82 @@ def run_search(logits, config, **options):
     keys = jax.random.split(jax.random.key(0), len(logits))
     search = jax.jit(lambda root, keys: stochastic_search(decide, chance, None, root, keys, config, **options))
     return search(root, keys)
+
+
+def random_model(rows):
+    """Tables of states with random afterstates, outcomes, rewards, discounts, logits and values."""
+    random = np.random.default_rng(0)
+    after, states = (STATES, ACTIONS), (STATES * ACTIONS, OUTCOMES)
+    tables = {
+        "chance": random.normal(size=(*after, OUTCOMES)),
+        "after_value": random.normal(size=after),
+        "reward": random.normal(size=states),
+        "discount": random.choice([0.0, 0.9], states),
+        "logits": random.normal(size=(STATES, ACTIONS)),
+        "value": random.normal(size=STATES),
+    }
+    tables = {name: jnp.array(table, jnp.float32) for name, table in tables.items()}
+    tables["next"] = jnp.array(random.integers(0, STATES, states))
+    return tables, jnp.array(random.integers(0, STATES, rows))
+
+
+def table_decide(tables, latent, action, key):
+    return Afterstate(
+        tables["chance"][latent, action], tables["after_value"][latent, action], latent * ACTIONS + action
+    )
+
+
+def table_chance(tables, latent, outcome, key):
+    after = tables["next"][latent, outcome]
+    return ModelStep(
+        tables["reward"][latent, outcome],
+        tables["discount"][latent, outcome],
+        tables["logits"][after],
+        tables["value"][after],
+        after,
+    )
+
+
+def mctx_alone(tables, state, key, config):
+    """Calls mctx with a batch of one row, as its documentation says."""
+
+    def decide(tables, key, action, latent):
+        half = table_decide(tables, latent, action, key)
+        return MCTX.DecisionRecurrentFnOutput(chance_logits=half.logits, afterstate_value=half.value), half.latent
+
+    def chance(tables, key, outcome, latent):
+        step = table_chance(tables, latent, outcome, key)
+        return MCTX.ChanceRecurrentFnOutput(
+            action_logits=step.logits, value=step.value, reward=step.reward, discount=step.discount
+        ), step.latent
+
+    root = MCTX.RootFnOutput(
+        prior_logits=tables["logits"][state][None], value=tables["value"][state][None], embedding=state[None]
+    )
+    output = MCTX.stochastic_muzero_policy(
+        tables, key, root, decide, chance, config.num_simulations, max_depth=config.max_depth or None
+    )
+    summary = output.search_tree.summary()
+    return output.action[0], summary.visit_counts[0], summary.value[0]
+
+
+@pytest.mark.parametrize("config", [PUCTConfig(24), PUCTConfig(24, max_depth=3)])
+def test_search_equals_mctx_on_a_random_model(config):
+    rows = 200
+    tables, states = random_model(rows)
+    root, keys = (
+        Root(tables["logits"][states], tables["value"][states], states),
+        jax.random.split(jax.random.key(3), rows),
+    )
+    search = jax.jit(lambda root, keys: stochastic_search(table_decide, table_chance, tables, root, keys, config))
+    result = search(root, keys)
+    alone = jax.jit(
+        lambda states, keys: jax.lax.map(lambda row: mctx_alone(tables, row[0], row[1], config), (states, keys))
+    )
+    action, visits, value = alone(states, keys)
+    np.testing.assert_array_equal(result.visits, visits)
+    np.testing.assert_array_equal(result.action, action)
+    np.testing.assert_allclose(result.value, value, atol=1e-5)
 
 
 def test_search_maximizes_the_expected_reward():
