@@ -1,6 +1,7 @@
 """Gumbel AlphaZero on connect four."""
 
 from agents.alphazero import AlphaZeroConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.search.gumbel import GumbelConfig
 from jaxsrl import EnvConfig, EvalConfig, Experiment, NetworkConfig, ReplayConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -9,16 +10,17 @@ EXPERIMENT = Experiment(
     env=EnvConfig("connect_four", suite="pgx", kwargs='{"with_state": true}'),
     network=NetworkConfig(hidden_sizes=(256, 256), activation="relu"),
     agent=AlphaZeroConfig(
-        replay=ReplayConfig(capacity=200_000, batch_size=32, min_size=10_000, samples_per_insert=1.0),
+        replay=ReplayConfig(capacity=500_000, batch_size=32, min_size=10_000, samples_per_insert=2.0),
         gumbel=GumbelConfig(num_simulations=32, value_scale=1.0),
         window=21,
         learning_rate=1e-3,
+        learning_rate_schedule=ScheduleConfig("linear", end=0.1),
     ),
     run=RunConfig(
         plan="device_only",
         num_envs=128,
         rollout_length=16,
-        total_env_steps=1_000_000,
+        total_env_steps=11_000_000,
         eval=EvalConfig(final_episodes=0),
     ),
 )

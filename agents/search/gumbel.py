@@ -17,7 +17,7 @@ import mctx
 
 from agents.api import Array, Params
 from agents.search.model import ILLEGAL, Root, SearchResult, StepFn, legal_actions
-from agents.search.tree import Selection, Tree, grow_trees
+from agents.search.tree import Selection, View, grow_trees
 from envpool_bridge.errors import UserError
 
 # Their arguments are hidden from type checkers, or narrower than what they accept.
@@ -76,11 +76,11 @@ def gumbel_search(
     noise = gumbel_scale * jax.vmap(partial(jax.random.gumbel, shape=size))(noise_keys)
     logits = jnp.where(legal, root.logits - root.logits.max(-1, keepdims=True), ILLEGAL)
 
-    def select_at_root(key: Array, tree: Tree, state: Array, depth: Array) -> Array:
+    def select_at_root(key: Array, view: View, state: int, depth: Array) -> Array:
         del depth
         return _select_at_root(
             key,
-            tree,
+            view,
             state,
             num_simulations=config.num_simulations,
             max_num_considered_actions=config.max_considered,
@@ -88,7 +88,7 @@ def gumbel_search(
         )
 
     inside: Any = partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform)
-    tree = grow_trees(
+    view = grow_trees(
         step,
         params,
         root._replace(logits=logits),
@@ -97,9 +97,9 @@ def gumbel_search(
         num_simulations=config.num_simulations,
         max_depth=config.max_depth,
     )
-    visits = tree.children_visits[:, 0]
-    improved = logits + jax.vmap(transform, (0, None))(tree, 0)
+    visits = view.children_visits[:, 0]
+    improved = logits + jax.vmap(transform, (0, None))(view, 0)
     is_considered = legal & (visits == visits.max(-1, keepdims=True))
     action = jnp.where(is_considered, noise + improved, -jnp.inf).argmax(-1).astype(jnp.int32)
     policy = jax.nn.softmax(jnp.where(legal, improved, -jnp.inf))
-    return SearchResult(action, policy, tree.node_values[:, 0], visits)
+    return SearchResult(action, policy, view.node_values[:, 0], visits)

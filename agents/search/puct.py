@@ -18,7 +18,7 @@ from agents.search.tree import Selection, grow_trees
 from envpool_bridge.errors import UserError
 
 select_action: Any = mctx.muzero_action_selection
-"""Maps (key, tree, state, depth) of one row to an action, with the weights `pb_c_init` and `pb_c_base` of the prior."""
+"""Maps (key, view, state, depth) of one row to an action, with the weights `pb_c_init` and `pb_c_base` of the prior."""
 _TINY = jnp.finfo(jnp.float32).tiny
 
 
@@ -76,7 +76,7 @@ def puct_search(
         The action drawn from visits ** (1 / temperature); the policy is the visits' share.
     """
     draw_keys, noise_keys, search_keys = jax.vmap(partial(jax.random.split, num=3), out_axes=1)(keys)
-    tree = grow_trees(
+    view = grow_trees(
         step,
         params,
         root._replace(logits=noisy_logits(root.logits, noise_keys, config, noise)),
@@ -85,7 +85,7 @@ def puct_search(
         num_simulations=config.num_simulations,
         max_depth=config.max_depth,
     )
-    return result_of_visits(tree.children_visits[:, 0], tree.node_values[:, 0], draw_keys, temperature)
+    return result_of_visits(view.children_visits[:, 0], view.node_values[:, 0], draw_keys, temperature)
 
 
 def noisy_logits(logits: Array, keys: Array, config: PUCTConfig, noise: float | Array) -> Array:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from agents.api import Array, Params
 from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
 from agents.search.puct import PUCTConfig, noisy_logits, result_of_visits, select_action
-from agents.search.tree import Selection, Tree, grow_trees
+from agents.search.tree import Selection, View, grow_trees
 
 _OF_CHOICES = (
     "children_index",
@@ -27,7 +27,7 @@ _OF_CHOICES = (
     "children_values",
     "root_invalid_actions",
 )
-"""Fields of a tree whose last axis is that of the choices."""
+"""Fields of a view whose last axis is that of the choices."""
 
 
 class Afterstate(NamedTuple):
@@ -84,7 +84,7 @@ def stochastic_search(
     after = jax.eval_shape(decide, params, root.latent, jnp.zeros(keys.shape[0], jnp.int32), keys[0])
     no_afterstate = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), after.latent)
     first = _Node(root.latent, no_afterstate, jnp.ones(keys.shape[0], bool))
-    tree = grow_trees(
+    view = grow_trees(
         partial(_step, decide, chance, num_actions),
         params,
         Root(_padded(logits, after=after.logits.shape[-1]), root.value, first),
@@ -93,7 +93,7 @@ def stochastic_search(
         num_simulations=config.num_simulations,
         max_depth=config.max_depth,
     )
-    return result_of_visits(tree.children_visits[:, 0, :num_actions], tree.node_values[:, 0], draw_keys, temperature)
+    return result_of_visits(view.children_visits[:, 0, :num_actions], view.node_values[:, 0], draw_keys, temperature)
 
 
 class _Node(NamedTuple):
@@ -128,15 +128,15 @@ def _step(
     return jax.tree.map(choose, decided, drawn)
 
 
-def _select(config: PUCTConfig, num_actions: int, key: Array, tree: Tree, state: Array, depth: Array) -> Array:
+def _select(config: PUCTConfig, num_actions: int, key: Array, view: View, state: int, depth: Array) -> Array:
     """Returns the choice of one row: of actions at even depths, of outcomes at odd ones."""
 
     def from_actions() -> Array:
-        of_actions = {name: getattr(tree, name)[..., :num_actions] for name in _OF_CHOICES}
-        return select_action(key, tree.replace(**of_actions), state, depth, pb_c_init=config.c1, pb_c_base=config.c2)
+        of_actions = {name: getattr(view, name)[..., :num_actions] for name in _OF_CHOICES}
+        return select_action(key, view.replace(**of_actions), state, depth, pb_c_init=config.c1, pb_c_base=config.c2)
 
     def from_outcomes() -> Array:
-        visits, logits = (leaf[state, num_actions:] for leaf in (tree.children_visits, tree.children_prior_logits))
+        visits, logits = (leaf[state, num_actions:] for leaf in (view.children_visits, view.children_prior_logits))
         return (num_actions + jnp.argmax(jax.nn.softmax(logits) / (visits + 1))).astype(jnp.int32)
 
     return jax.lax.cond(depth % 2 == 0, from_actions, from_outcomes)

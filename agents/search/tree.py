@@ -1,7 +1,7 @@
 """Growth of search trees, all rows at once.
 
 A tree equals that of `mctx.search` for a single row with the same key. Where the batched loops of mctx copy all states of all rows
-at each level of a path, these update the states on the path. The trees and the rules that select actions are mctx's.
+at each level of a path, these update the states on the path. The rules that select actions are mctx's.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,38 @@ import mctx
 from agents.api import Array, Params
 from agents.search.model import Latent, ModelStep, Root, StepFn, legal_actions, step_rows
 
-Tree = Any
-"""`mctx.Tree` of N rows, whose fields are hidden from type checkers. State 0 is the root, and simulation k adds the state k + 1."""
-SelectFn = Callable[[Array, Tree, Array, Array], Array]
-"""Maps (key, tree, state, depth) of one row to an action; the root has depth 0."""
-_Tree: Any = mctx.Tree
+View = Any
+"""`mctx.Tree` with one state of each row, number 0, as the rules of mctx read it. Its fields are hidden from type checkers."""
+SelectFn = Callable[[Array, View, int, Array], Array]
+"""Maps (key, view of one row, 0, depth) to an action; the root has depth 0."""
+_View: Any = mctx.Tree
 _NONE = -1
+
+
+class _Trees(NamedTuple):
+    """Trees of N rows with S states; state 0 is the root, and simulation k adds the state k + 1.
+
+    Attributes:
+        latent: [N, S, ...] a leaf.
+        logits: [N, S, A] of the prior policy.
+        child: [N, S, A] int32, state after each action; -1 for an action that was not tried.
+        parent: [N, S] int32.
+        reward: [N, S] of the action that leads to the state.
+        discount: [N, S] of that action.
+        first_value: [N, S] estimated when the state was added.
+        value: [N, S] mean of that and of all values found below.
+        visits: [N, S] int32, number of values in the mean.
+    """
+
+    latent: Latent
+    logits: Array
+    child: Array
+    parent: Array
+    reward: Array
+    discount: Array
+    first_value: Array
+    value: Array
+    visits: Array
 
 
 class Selection(NamedTuple):
@@ -29,7 +55,7 @@ class Selection(NamedTuple):
     Attributes:
         inside: selects the action of a state.
         at_root: selects the root's action; `inside` if None.
-        data: of the rows, a tree of [N, ...], which both find in the tree's `extra_data`.
+        data: of the rows, a tree of [N, ...], which both find in a view's `extra_data`.
     """
 
     inside: SelectFn
@@ -46,8 +72,8 @@ def grow_trees(
     *,
     num_simulations: int,
     max_depth: int = 0,
-) -> Tree:
-    """Returns the trees of N rows after `num_simulations` simulations.
+) -> View:
+    """Returns the roots of the trees of N rows after `num_simulations` simulations.
 
     A simulation selects actions from the root to one that was not tried, or to the largest depth. There a step of the model adds a
     state, whose value is averaged into all states above.
@@ -61,17 +87,21 @@ def grow_trees(
         num_simulations: calls of the model, at least 1.
         max_depth: longest path of actions; 0 for no limit.
     """
-    limit = max_depth or num_simulations
+    legal = legal_actions(root.logits)
 
-    def simulate(number: Array, state: tuple[Array, Tree]) -> tuple[Array, Tree]:
-        keys, tree = state
+    def view(trees: _Trees, state: Array) -> View:
+        return _view(trees, state, legal, selection.data)
+
+    def simulate(number: Array, carry: tuple[Array, _Trees]) -> tuple[Array, _Trees]:
+        keys, trees = carry
         keys, path_keys, step_keys = _split(keys, 3)
-        parent, action = _descend(tree, _split(path_keys, 1)[0], selection, limit)
-        after = step_rows(step, params, _latent(tree, parent), action, step_keys)
-        return keys, _back_up(_add(tree, number + 1, parent, action, after), number + 1)
+        parent, action = _descend(trees, _split(path_keys, 1)[0], selection, view, max_depth or num_simulations)
+        after = step_rows(step, params, _latent(trees, parent), action, step_keys)
+        return keys, _back_up(_add(trees, number + 1, parent, action, after), number + 1)
 
-    first = keys, _plant(root, num_simulations + 1, selection.data)
-    return jax.lax.fori_loop(0, num_simulations, simulate, first)[1]
+    first = keys, _plant(root, num_simulations + 1)
+    _, trees = jax.lax.fori_loop(0, num_simulations, simulate, first)
+    return view(trees, jnp.zeros(keys.shape[0], jnp.int32))
 
 
 def _split(keys: Array, number: int) -> Array:
@@ -82,50 +112,76 @@ def _at(leaf: Array, *index: Array) -> Array:
     return leaf[(jnp.arange(leaf.shape[0]), *index)]
 
 
-def _latent(tree: Tree, state: Array) -> Latent:
-    return jax.tree.map(lambda leaf: _at(leaf, state), tree.embeddings)
+def _latent(trees: _Trees, state: Array) -> Latent:
+    return jax.tree.map(lambda leaf: _at(leaf, state), trees.latent)
 
 
-def _plant(root: Root, size: int, data: Any) -> Tree:
+def _plant(root: Root, size: int) -> _Trees:
     """Returns trees with room for `size` states, of which the root has one visit."""
     num_rows, num_actions = root.logits.shape
-    per_state, per_action = partial(jnp.full, (num_rows, size)), partial(jnp.full, (num_rows, size, num_actions))
+    zeros = jnp.zeros((num_rows, size), jnp.float32)
 
     def at_root(leaf: Array) -> Array:
         return jnp.zeros((num_rows, size, *leaf.shape[1:]), leaf.dtype).at[:, 0].set(leaf)
 
-    return _Tree(
-        node_visits=at_root(jnp.ones(num_rows, jnp.int32)),
-        raw_values=at_root(root.value),
-        node_values=at_root(root.value),
-        parents=per_state(_NONE, jnp.int32),
-        action_from_parent=per_state(_NONE, jnp.int32),
-        children_index=per_action(_NONE, jnp.int32),
-        children_prior_logits=at_root(root.logits),
-        children_values=per_action(0.0, jnp.float32),
-        children_visits=per_action(0, jnp.int32),
-        children_rewards=per_action(0.0, jnp.float32),
-        children_discounts=per_action(0.0, jnp.float32),
-        embeddings=jax.tree.map(at_root, root.latent),
-        root_invalid_actions=jnp.logical_not(legal_actions(root.logits)),
+    return _Trees(
+        latent=jax.tree.map(at_root, root.latent),
+        logits=at_root(root.logits),
+        child=jnp.full((num_rows, size, num_actions), _NONE, jnp.int32),
+        parent=jnp.full((num_rows, size), _NONE, jnp.int32),
+        reward=zeros,
+        discount=zeros,
+        first_value=at_root(root.value),
+        value=at_root(root.value),
+        visits=at_root(jnp.ones(num_rows, jnp.int32)),
+    )
+
+
+def _view(trees: _Trees, state: Array, legal: Array, data: Any) -> View:
+    """Returns views of one state [N] of each row, whose values of actions are those of the states after them."""
+    child = _at(trees.child, state)
+    rows, tried = jnp.arange(child.shape[0])[:, None], child != _NONE
+
+    def of_children(leaf: Array) -> Array:
+        return jnp.where(tried, leaf[rows, child], jnp.zeros((), leaf.dtype))[:, None]
+
+    def of_state(leaf: Array) -> Array:
+        return _at(leaf, state)[:, None]
+
+    return _View(
+        node_visits=of_state(trees.visits),
+        raw_values=of_state(trees.first_value),
+        node_values=of_state(trees.value),
+        parents=of_state(trees.parent),
+        action_from_parent=None,
+        children_index=child[:, None],
+        children_prior_logits=of_state(trees.logits),
+        children_values=of_children(trees.value),
+        children_visits=of_children(trees.visits),
+        children_rewards=of_children(trees.reward),
+        children_discounts=of_children(trees.discount),
+        embeddings=None,
+        root_invalid_actions=jnp.logical_not(legal),
         extra_data=data,
     )
 
 
-def _descend(tree: Tree, keys: Array, selection: Selection, max_depth: int) -> tuple[Array, Array]:
+def _descend(
+    trees: _Trees, keys: Array, selection: Selection, view: Callable[[_Trees, Array], View], max_depth: int
+) -> tuple[Array, Array]:
     """Returns the last state [N] of each row's path, and the action [N] selected there."""
 
     def choose(rule: SelectFn, keys: Array, state: Array, depth: Array) -> tuple[Array, Array]:
         keys, own = _split(keys, 2)
-        return keys, jax.vmap(rule, (0, 0, 0, None))(own, tree, state, depth)
+        return keys, jax.vmap(rule, (0, 0, None, None))(own, view(trees, state), 0, depth)
 
     def is_inside(depth: Array, state: Array, action: Array) -> Array:
-        return (_at(tree.children_index, state, action) != _NONE) & (depth < max_depth)
+        return (_at(trees.child, state, action) != _NONE) & (depth < max_depth)
 
     def follow(path: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         depth, keys, state, action = path
         goes_on = is_inside(depth, state, action)
-        state = jnp.where(goes_on, _at(tree.children_index, state, action), state)
+        state = jnp.where(goes_on, _at(trees.child, state, action), state)
         keys, chosen = choose(selection.inside, keys, state, depth)
         return depth + 1, keys, state, jnp.where(goes_on, chosen, action)
 
@@ -136,54 +192,43 @@ def _descend(tree: Tree, keys: Array, selection: Selection, max_depth: int) -> t
     return state, action
 
 
-def _add(tree: Tree, new: Array, parent: Array, action: Array, after: ModelStep) -> Tree:
+def _add(trees: _Trees, new: Array, parent: Array, action: Array, after: ModelStep) -> _Trees:
     """Returns the trees with the state `new` behind an action of `parent` [N]; it takes the place of one at the largest depth."""
-    edge = jnp.arange(parent.shape[0]), parent, action
-    return tree.replace(
-        node_visits=tree.node_visits.at[:, new].set(1),
-        raw_values=tree.raw_values.at[:, new].set(after.value),
-        node_values=tree.node_values.at[:, new].set(after.value),
-        children_prior_logits=tree.children_prior_logits.at[:, new].set(after.logits),
-        embeddings=jax.tree.map(lambda leaf, value: leaf.at[:, new].set(value), tree.embeddings, after.latent),
-        parents=tree.parents.at[:, new].set(parent),
-        action_from_parent=tree.action_from_parent.at[:, new].set(action),
-        children_index=tree.children_index.at[edge].set(new),
-        children_rewards=tree.children_rewards.at[edge].set(after.reward),
-        children_discounts=tree.children_discounts.at[edge].set(after.discount),
+    old = _at(trees.child, parent, action)
+    visits = 1 + jnp.where(old == _NONE, 0, _at(trees.visits, old))
+
+    def put(leaf: Array, value: Array) -> Array:
+        return leaf.at[:, new].set(value)
+
+    return _Trees(
+        latent=jax.tree.map(put, trees.latent, after.latent),
+        logits=put(trees.logits, after.logits),
+        child=trees.child.at[jnp.arange(parent.shape[0]), parent, action].set(new),
+        parent=put(trees.parent, parent),
+        reward=put(trees.reward, after.reward),
+        discount=put(trees.discount, after.discount),
+        first_value=put(trees.first_value, after.value),
+        value=put(trees.value, after.value),
+        visits=put(trees.visits, visits),
     )
 
 
-def _back_up(tree: Tree, new: Array) -> Tree:
+def _back_up(trees: _Trees, new: Array) -> _Trees:
     """Returns the trees with the values of the states `new` in the means of all states above."""
-    num_rows, size = tree.node_visits.shape
+    num_rows, size = trees.visits.shape
     rows = jnp.arange(num_rows)
 
-    def climb(carry: Any) -> Any:
-        state, value, visits, values, child_visits, child_values = carry
+    def climb(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        state, value, means, visits = carry
+        value = _at(trees.reward, state) + _at(trees.discount, state) * value
         # Rows whose path has ended write outside of the trees, which leaves them as they are.
-        parent = jnp.where(state > 0, _at(tree.parents, state), size)
-        action = _at(tree.action_from_parent, state)
-        value = _at(tree.children_rewards, parent, action) + _at(tree.children_discounts, parent, action) * value
+        parent = jnp.where(state > 0, _at(trees.parent, state), size)
         count = _at(visits, parent)
-        mean = (_at(values, parent) * count + value) / (count + 1.0)
-        edge = (rows, parent, action)
-        child_values = child_values.at[edge].set(_at(values, state), mode="drop")
-        child_visits = child_visits.at[edge].add(1, mode="drop")
-        values = values.at[rows, parent].set(mean, mode="drop")
-        visits = visits.at[rows, parent].add(1, mode="drop")
-        return jnp.where(state > 0, parent, 0), value, visits, values, child_visits, child_values
+        mean = (_at(means, parent) * count + value) / (count + 1.0)
+        means = means.at[rows, parent].set(mean, mode="drop")
+        visits = visits.at[rows, parent].set(count + 1, mode="drop")
+        return jnp.where(state > 0, parent, 0), value, means, visits
 
-    carry = (
-        jnp.full(num_rows, new),
-        tree.node_values[:, new],
-        tree.node_visits,
-        tree.node_values,
-        tree.children_visits,
-        tree.children_values,
-    )
-    *_, visits, values, child_visits, child_values = jax.lax.while_loop(
-        lambda carry: (carry[0] > 0).any(), climb, carry
-    )
-    return tree.replace(
-        node_visits=visits, node_values=values, children_visits=child_visits, children_values=child_values
-    )
+    carry = jnp.full(num_rows, new), trees.value[:, new], trees.value, trees.visits
+    *_, means, visits = jax.lax.while_loop(lambda carry: (carry[0] > 0).any(), climb, carry)
+    return trees._replace(value=means, visits=visits)
