@@ -101,5 +101,5 @@ def gumbel_search(
     improved = logits + jax.vmap(transform, (0, None))(view, 0)
     is_considered = legal & (visits == visits.max(-1, keepdims=True))
     action = jnp.where(is_considered, noise + improved, -jnp.inf).argmax(-1).astype(jnp.int32)
-    policy = jax.nn.softmax(jnp.where(legal, improved, -jnp.inf))
+    policy = jax.nn.softmax(jnp.where(legal, improved, ILLEGAL))
     return SearchResult(action, policy, view.node_values[:, 0], visits)

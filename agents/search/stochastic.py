@@ -1,7 +1,7 @@
 """Stochastic MuZero's search: after each action, chance selects an outcome.
 
 Decision nodes select actions by PUCT. Chance nodes select the outcome c with the largest p(c) / (1 + N(c)), so that visits
-approach the model's probabilities without sampling.
+approach the model's probabilities without sampling; the rule is that of `mctx.stochastic_muzero_policy`.
 
 Source: Antonoglou et al. 2022, "Planning in stochastic environments with a learned model", section 3 and appendix.
 """

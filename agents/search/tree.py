@@ -1,7 +1,7 @@
 """Growth of search trees, all rows at once.
 
-A tree equals that of `mctx.search` for a single row with the same key. Where the batched loops of mctx copy all states of all rows
-at each level of a path, these update the states on the path. The rules that select actions are mctx's.
+A root has the values, visits and rewards of `mctx.search` for a single row with the same key. Where the batched loops of mctx copy
+all states of all rows at each level of a path, these update the states on the path. The rules that select actions are mctx's.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Selection(NamedTuple):
     Attributes:
         inside: selects the action of a state.
         at_root: selects the root's action; `inside` if None.
-        data: of the rows, a tree of [N, ...], which both find in a view's `extra_data`.
+        data: of the rows, a tree of [N, ...], which the rules read as `extra_data` of a view.
     """
 
     inside: SelectFn
@@ -109,7 +109,13 @@ def _split(keys: Array, number: int) -> Array:
 
 
 def _at(leaf: Array, *index: Array) -> Array:
-    return leaf[(jnp.arange(leaf.shape[0]), *index)]
+    # By `vmap`: indexing all rows at once would hide from the compiler that a row needs no other, and it would gather sharded rows.
+    return jax.vmap(lambda row, *place: row[place])(leaf, *index)
+
+
+def _put(leaf: Array, value: Array, *index: Array) -> Array:
+    """Returns the leaf with a value [N] at an index of each row; a value beyond the ends is dropped."""
+    return jax.vmap(lambda row, own, *place: row.at[place].set(own, mode="drop"))(leaf, value, *index)
 
 
 def _latent(trees: _Trees, state: Array) -> Latent:
@@ -131,8 +137,8 @@ def _plant(root: Root, size: int) -> _Trees:
         parent=jnp.full((num_rows, size), _NONE, jnp.int32),
         reward=zeros,
         discount=zeros,
-        first_value=at_root(root.value),
-        value=at_root(root.value),
+        first_value=at_root(root.value.astype(jnp.float32)),
+        value=at_root(root.value.astype(jnp.float32)),
         visits=at_root(jnp.ones(num_rows, jnp.int32)),
     )
 
@@ -140,10 +146,9 @@ def _plant(root: Root, size: int) -> _Trees:
 def _view(trees: _Trees, state: Array, legal: Array, data: Any) -> View:
     """Returns views of one state [N] of each row, whose values of actions are those of the states after them."""
     child = _at(trees.child, state)
-    rows, tried = jnp.arange(child.shape[0])[:, None], child != _NONE
 
     def of_children(leaf: Array) -> Array:
-        return jnp.where(tried, leaf[rows, child], jnp.zeros((), leaf.dtype))[:, None]
+        return jnp.where(child != _NONE, _at(leaf, child), jnp.zeros((), leaf.dtype))[:, None]
 
     def of_state(leaf: Array) -> Array:
         return _at(leaf, state)[:, None]
@@ -203,7 +208,7 @@ def _add(trees: _Trees, new: Array, parent: Array, action: Array, after: ModelSt
     return _Trees(
         latent=jax.tree.map(put, trees.latent, after.latent),
         logits=put(trees.logits, after.logits),
-        child=trees.child.at[jnp.arange(parent.shape[0]), parent, action].set(new),
+        child=_put(trees.child, jnp.full_like(parent, new), parent, action),
         parent=put(trees.parent, parent),
         reward=put(trees.reward, after.reward),
         discount=put(trees.discount, after.discount),
@@ -216,7 +221,6 @@ def _add(trees: _Trees, new: Array, parent: Array, action: Array, after: ModelSt
 def _back_up(trees: _Trees, new: Array) -> _Trees:
     """Returns the trees with the values of the states `new` in the means of all states above."""
     num_rows, size = trees.visits.shape
-    rows = jnp.arange(num_rows)
 
     def climb(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         state, value, means, visits = carry
@@ -225,8 +229,7 @@ def _back_up(trees: _Trees, new: Array) -> _Trees:
         parent = jnp.where(state > 0, _at(trees.parent, state), size)
         count = _at(visits, parent)
         mean = (_at(means, parent) * count + value) / (count + 1.0)
-        means = means.at[rows, parent].set(mean, mode="drop")
-        visits = visits.at[rows, parent].set(count + 1, mode="drop")
+        means, visits = _put(means, mean, parent), _put(visits, count + 1, parent)
         return jnp.where(state > 0, parent, 0), value, means, visits
 
     carry = jnp.full(num_rows, new), trees.value[:, new], trees.value, trees.visits

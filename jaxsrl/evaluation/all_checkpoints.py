@@ -1,7 +1,7 @@
 """Evaluation of every checkpoint of a run."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,17 @@ class CheckpointEvaluation:
 
 
 def evaluate_checkpoints(
-    run: Path, *, episodes: int, seed: int, mode: Mode, max_rows: int, **loading: Any
+    run: Path,
+    *,
+    episodes: int,
+    seed: int,
+    mode: Mode,
+    max_rows: int,
+    partial: bool = False,
+    trust_env: bool = False,
+    agent_options: Mapping[str, Any] | None = None,
 ) -> Iterator[CheckpointEvaluation | str]:
-    """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate`. `loading` goes to `load_agent`.
+    """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate` and `load_agent`.
 
     Yields:
         Each evaluation when it is done; or a line that says why a checkpoint is skipped.
@@ -65,7 +73,7 @@ def evaluate_checkpoints(
             if not (path / MANIFEST).is_file():
                 raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
             metadata = read_manifest(path)["metadata"]
-            loaded = load_agent(path, **loading)
+            loaded = load_agent(path, partial, trust_env=trust_env, agent_options=agent_options)
         except CorruptCheckpointError as error:
             yield f"damaged checkpoint skipped: {error}"
             continue

@@ -85,7 +85,7 @@ def load_agent(
         env: environment that replaces the checkpoint's; required if that is a function.
         trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
         agent_options: options of the algorithm that replace those of the checkpoint, by dotted name, for example
-            `{"gumbel.num_simulations": 200}` of a search.
+            `{"gumbel.num_simulations": 200}` of a search; not of policies with an algorithm of their own.
 
     Raises:
         UserError: the path is neither, the checkpoint's agent is not in the catalog, or it has no such option.

@@ -35,7 +35,8 @@ class Evaluate:
         all: evaluate every good checkpoint of the run, one row each, instead of the newest.
         opponent: of a board game of suite pgx: plays `episodes` games against "random", "uct:SIMULATIONS", or another run.
         agent_options: NAME=VALUE of options of the algorithm that replace those of the run, for example
-            gumbel.num-simulations=200 of a search.
+            gumbel.num-simulations=200 of a search. They are not those of the opponent or of policies with an algorithm of
+            their own. The result is not written into the run's eval.json.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
@@ -82,7 +83,7 @@ class Evaluate:
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
         if record is not None:
             result |= record()
-        if loaded.run_directory is not None:
+        if loaded.run_directory is not None and not self.agent_options:
             write_json(loaded.run_directory / "eval.json", result)
         print_tables(result, self.json, f"evaluation of {self.path}")
         return 0

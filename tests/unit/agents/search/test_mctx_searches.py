@@ -42,7 +42,7 @@ def table_step(models, latent, action, key):
     row, state = latent
     after = models["next"][row, state, action]
     return ModelStep(
-        models["reward"][row, state, action],
+        models["reward"][row, state, action] + 0.1 * jax.random.normal(key, action.shape),
         models["discount"][row, state, action],
         models["logits"][row, after],
         models["value"][row, after],
@@ -71,7 +71,8 @@ def mctx_alone(name, models, row, key):
     policy = MCTX.gumbel_muzero_policy if name.startswith("gumbel") else MCTX.muzero_policy
     depth = SEARCHES[name][1].max_depth or None
     output = policy(models, key, root, recurrent, 12, invalid_actions=invalid, max_depth=depth)
-    return output.action[0], output.search_tree.summary().visit_counts[0], output.search_tree.summary().value[0]
+    summary = output.search_tree.summary()
+    return output.action[0], summary.visit_counts[0], summary.value[0], output.action_weights[0]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
@@ -83,11 +84,11 @@ def test_search_equals_mctx_on_random_models(name, seed):
     alone = jax.jit(
         lambda models, keys: jax.lax.map(lambda row: mctx_alone(name, models, row[0], row[1]), (jnp.arange(ROWS), keys))
     )
-    action, visits, value = alone(models, keys)
+    action, visits, value, policy = alone(models, keys)
     np.testing.assert_array_equal(result.action, action)
     np.testing.assert_array_equal(result.visits, visits)
     np.testing.assert_allclose(result.value, value, atol=1e-6)
-    np.testing.assert_allclose(result.policy.sum(-1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(result.policy, policy, atol=1e-5)
     illegal = np.asarray(models["logits"][:, 0]) < -1e8
     assert (np.asarray(result.visits)[illegal] == 0).all()
     assert (np.asarray(result.policy)[illegal] < 1e-6).all()
@@ -120,6 +121,27 @@ def test_search_finds_what_the_prior_would_miss(name, simulations):
     assert (np.asarray(result.action) == 1).all()
     assert (np.asarray(result.policy)[:, 1] > 0.5).all()
     np.testing.assert_allclose(np.asarray(result.visits).sum(-1), simulations)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_root_without_legal_actions_gets_a_finite_policy(name):
+    """Agents act once more on the observation that ends an episode, where nothing may be legal."""
+    rows, (search, config) = 4, SEARCHES[name]
+    logits = maze_logits(rows).at[0].set(ILLEGAL)
+    root, keys = Root(logits, jnp.zeros(rows), jnp.zeros(rows, int)), jax.random.split(jax.random.key(0), rows)
+    result = jax.jit(lambda root, keys: search(maze_step, None, root, keys, config))(root, keys)
+    assert int(result.action[0]) == 0
+    np.testing.assert_allclose(result.policy.sum(-1), 1.0, atol=1e-6)
+    assert np.isfinite(result.value).all()
+
+
+def test_sharded_rows_are_not_gathered():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    root = Root(maze_logits(8), jnp.zeros(8), jnp.zeros(8, int))
+    root, keys = jax.device_put((root, jax.random.split(jax.random.key(0), 8)), rows)
+    search = jax.jit(lambda root, keys: gumbel_search(maze_step, None, root, keys, GumbelConfig(4)))
+    assert "all-gather" not in str(search.lower(root, keys).compile().as_text())
 
 
 @pytest.mark.parametrize("name", SEARCHES)

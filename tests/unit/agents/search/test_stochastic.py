@@ -43,8 +43,8 @@ def random_model(rows):
         "chance": random.normal(size=(*after, OUTCOMES)),
         "after_value": random.normal(size=after),
         "reward": random.normal(size=states),
-        "discount": random.choice([0.0, 0.9], states),
-        "logits": random.normal(size=(STATES, ACTIONS)),
+        "discount": random.choice([0.0, 0.9, -1.0], states),
+        "logits": np.where(random.random((STATES, ACTIONS)) < 0.2, ILLEGAL, random.normal(size=(STATES, ACTIONS))),
         "value": random.normal(size=STATES),
     }
     tables = {name: jnp.array(table, jnp.float32) for name, table in tables.items()}
@@ -61,7 +61,7 @@ def table_decide(tables, latent, action, key):
 def table_chance(tables, latent, outcome, key):
     after = tables["next"][latent, outcome]
     return ModelStep(
-        tables["reward"][latent, outcome],
+        tables["reward"][latent, outcome] + 0.1 * jax.random.normal(key, outcome.shape),
         tables["discount"][latent, outcome],
         tables["logits"][after],
         tables["value"][after],
@@ -86,10 +86,17 @@ def mctx_alone(tables, state, key, config):
         prior_logits=tables["logits"][state][None], value=tables["value"][state][None], embedding=state[None]
     )
     output = MCTX.stochastic_muzero_policy(
-        tables, key, root, decide, chance, config.num_simulations, max_depth=config.max_depth or None
+        tables,
+        key,
+        root,
+        decide,
+        chance,
+        config.num_simulations,
+        invalid_actions=root.prior_logits < -1e8,
+        max_depth=config.max_depth or None,
     )
     summary = output.search_tree.summary()
-    return output.action[0], summary.visit_counts[0], summary.value[0]
+    return output.action[0], summary.visit_counts[0], summary.value[0], output.action_weights[0]
 
 
 @pytest.mark.parametrize("config", [PUCTConfig(24), PUCTConfig(24, max_depth=3)])
@@ -105,7 +112,8 @@ def test_search_equals_mctx_on_a_random_model(config):
     alone = jax.jit(
         lambda states, keys: jax.lax.map(lambda row: mctx_alone(tables, row[0], row[1], config), (states, keys))
     )
-    action, visits, value = alone(states, keys)
+    action, visits, value, policy = alone(states, keys)
+    np.testing.assert_allclose(result.policy, policy, atol=1e-6)
     np.testing.assert_array_equal(result.visits, visits)
     np.testing.assert_array_equal(result.action, action)
     np.testing.assert_allclose(result.value, value, atol=1e-5)

@@ -120,7 +120,7 @@ def test_options_of_the_algorithm_replace_the_checkpoints(tmp_path, monkeypatch)
     ("option", "says"),
     [
         ("discunt=0.5", "unknown option discunt: did you mean discount?"),
-        ("discount=high", "discount"),
+        ("discount=high", "expected float, got 'high'"),
         ("discount", "expects NAME=VALUE"),
         ("=1", "expects NAME=VALUE"),
     ],
