@@ -7,6 +7,7 @@ import tempfile
 
 from experiments.muzero_cartpole import EXPERIMENT
 from jaxsrl import MachineConfig, PoolConfig, ReplayMemoryConfig
+from jaxsrl.machine.split_cpu import set_num_cpu_devices
 
 UPDATES = int(sys.argv[1]) if len(sys.argv) > 1 else 40
 PLACES = {"k = 0": (0, 0), "k = 1, lag 0": (1, 0), "k = 1, lag 2": (1, 2), "k = 1, lag 8": (1, 8)}
@@ -32,6 +33,7 @@ def seconds(devices: int, lag: int, updates: int) -> float:
 
 
 if __name__ == "__main__":
+    set_num_cpu_devices(2)
     speeds: dict[str, list[float]] = {name: [] for name in PLACES}
     for _ in range(3):  # in turns
         for name, (devices, lag) in PLACES.items():
