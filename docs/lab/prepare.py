@@ -1,4 +1,7 @@
-"""Learner speed with samples prepared by the learner, and on one device next to it: `python docs/lab/prepare.py`."""
+"""Learner speed with samples prepared by the learner, and on one device next to it.
+
+python docs/lab/prepare.py [UPDATES [ROUNDS]]
+"""
 
 import dataclasses
 import statistics
@@ -9,7 +12,9 @@ from experiments.muzero_cartpole import EXPERIMENT
 from jaxsrl import MachineConfig, PoolConfig, ReplayMemoryConfig
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
 
-UPDATES = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+UPDATES, ROUNDS = (
+    int(sys.argv[number]) if len(sys.argv) > number else default for number, default in ((1, 40), (2, 3))
+)
 PLACES = {"k = 0": (0, 0), "k = 1, lag 0": (1, 0), "k = 1, lag 2": (1, 2), "k = 1, lag 8": (1, 8)}
 
 
@@ -35,7 +40,7 @@ def seconds(devices: int, lag: int, updates: int) -> float:
 if __name__ == "__main__":
     set_num_cpu_devices(2)
     speeds: dict[str, list[float]] = {name: [] for name in PLACES}
-    for _ in range(3):  # in turns
+    for _ in range(ROUNDS):  # in turns
         for name, (devices, lag) in PLACES.items():
             # The difference of two runs has no compilation in it.
             taken = seconds(devices, lag, UPDATES) - seconds(devices, lag, 4)
