@@ -73,7 +73,7 @@ def grow_trees(
     num_simulations: int,
     max_depth: int = 0,
 ) -> View:
-    """Returns the roots of the trees of N rows after `num_simulations` simulations.
+    """Returns views of the roots of N rows after `num_simulations` simulations.
 
     A simulation selects actions from the root to one that was not tried, or to the largest depth. There a step of the model adds a
     state, whose value is averaged into all states above.

@@ -116,6 +116,15 @@ def test_options_of_the_algorithm_replace_the_checkpoints(tmp_path, monkeypatch)
     assert second == dataclasses.replace(first, discount=0.5, optimizer=clipped) != first
 
 
+def test_an_evaluation_with_other_options_is_not_the_runs(tmp_path):
+    saved_with(tmp_path / "checkpoints", EnvConfig("CartPole-v1"))
+    command = ["evaluate", str(tmp_path), "--episodes", "1"]
+    jaxsrl.cli.main.main([*command, "--agent-options", "discount=0.5"])
+    assert not (tmp_path / "eval.json").exists()
+    jaxsrl.cli.main.main(command)
+    assert (tmp_path / "eval.json").exists()
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [
