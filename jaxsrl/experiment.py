@@ -96,6 +96,7 @@ class Experiment:
 
     def train(self, *, quiet: bool = False, callbacks: Sequence[Callback] = ()) -> TrainReport:
         """Trains, or resumes from the run directory's newest checkpoint, and evaluates; see `train`."""
+        _split_host(self.run)
         agent, source, spec = self.build()
         return train(agent, source, self.run, experiment=self, spec=spec, quiet=quiet, callbacks=callbacks)
 
@@ -107,6 +108,7 @@ class Experiment:
         Raises:
             UserError: something cannot run as asked; raised before training starts.
         """
+        _split_host(self.run, communicate=False)
         agent, source, spec = self.build()
         show = (lambda line: None) if quiet else print
         reports: list[TrainReport] = []
@@ -151,6 +153,7 @@ def train(
         EnvPoolError: an environment failed.
     """
     show: Callable[[str], None] = (lambda line: None) if quiet else print
+    _split_host(config)
     source = make_env(env)
     options: dict[str, Any] = {"experiment": experiment, "spec": spec, "quiet": quiet, "callbacks": callbacks}
     done = run_plan.run(make_plan(config), agent, source, config, **options)
@@ -171,6 +174,16 @@ def train(
         show(_format_returns(report))
     show(_files_message(done.directory, config))
     return report
+
+
+def _split_host(config: RunConfig, communicate: bool = True) -> None:
+    """Splits the host into the devices of a run; processes of a run split theirs when they join.
+
+    Raises:
+        UserError: jax already has another number of devices.
+    """
+    if config.machine.num_cpu_devices and not config.distributed.is_on:
+        set_num_cpu_devices(config.machine.num_cpu_devices, communicate)
 
 
 def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource) -> TrainReport:
@@ -350,9 +363,7 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
     if parsed.run.seeds > 1:
         sys.exit(_train_seeds(parsed))
     use_synchronous_cpu_dispatch()
-    # `join` splits the host itself.
-    if join(parsed.run.distributed, parsed.run.machine.num_cpu_devices) is None and parsed.run.machine.num_cpu_devices:
-        set_num_cpu_devices(parsed.run.machine.num_cpu_devices)
+    join(parsed.run.distributed, parsed.run.machine.num_cpu_devices)
     with stop_on_signals(exit_now):
         stopped_by = parsed.train().stopped_by
         if stopped_by:

@@ -140,8 +140,15 @@ def load_contestants(
         raise UserError("an arena needs a run, whose environment is played: got only random moves")
     spec = _spec(loaded[0])
     for each in loaded[1:]:
-        if (_spec(each).env_id, _spec(each).action) != (spec.env_id, spec.action):
-            raise UserError(f"{each.name}: expected a run of {spec.env_id}, got {_spec(each).env_id}")
+        own = _spec(each)
+        if (own.env_id, own.action) != (spec.env_id, spec.action):
+            raise UserError(f"{each.name}: expected a run of {spec.env_id}, got {own.env_id}")
+        # The player to move in a board game may see more than its opponent, for example the state for a search.
+        if own.agents != spec.agents or (spec.agents and own.observation != spec.observation):
+            raise UserError(
+                f"{each.name}: expected the agents and observations of {loaded[0].name}: train both runs with the same "
+                f"environment settings (--env.kwargs)"
+            )
     return contestants
 
 

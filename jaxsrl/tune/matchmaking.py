@@ -19,7 +19,7 @@ _HOPELESS = 0.2  # an exploiter that wins less starts with earlier main agents
 _EXPLOITED = 0.7  # an exploiter that wins more has done its work
 _LONGEST = 4  # rounds of an exploiter before it starts again
 _RESET = 0.25  # probability that a league exploiter starts again
-_LEAST_WEIGHT = 1e-3  # smaller ones become 0
+_LEAST_WEIGHT = 1e-3  # of the largest; smaller ones become 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +99,7 @@ def starts_again(own: int, entries: Sequence[Entry], win_rate: np.ndarray, rando
     if entry.role != "main_exploiter":
         return False
     newest = _are(entries, "main_agent") & _newest(entries)
-    return entry.age >= _LONGEST or float(win_rate[own][newest].mean()) > _EXPLOITED
+    return entry.age >= _LONGEST or float(win_rate[own][newest].min()) > _EXPLOITED
 
 
 def _are(entries: Sequence[Entry], role: Role) -> np.ndarray:
@@ -118,5 +118,5 @@ def _weights(chosen: np.ndarray, priority: np.ndarray) -> dict[int, float]:
         return {}
     weight = np.where(chosen, priority, 0.0)
     weight = weight / weight.sum() if weight.sum() > 0.0 else chosen / chosen.sum()
-    weight = np.where(weight < _LEAST_WEIGHT, 0.0, weight)
+    weight = np.where(weight < _LEAST_WEIGHT * weight.max(), 0.0, weight)
     return {int(number): float(weight[number] / weight.sum()) for number in np.flatnonzero(weight)}

@@ -38,7 +38,7 @@ class PopulationConfig:
         rounds: number of rounds.
         env_steps: of each round.
         rule: who copies whom.
-        seed: of initial values, copies and changes; `seed + member` is that of the runs.
+        seed: of initial values, copies and changes; run n, counted over all rounds, has seed + n.
         flags: of the experiment, for all members.
     """
 
@@ -94,9 +94,8 @@ class Population:
         """Runs all rounds that are missing; returns 0, or the status of a round that was stopped."""
         while len(self.state["history"]) < self._config.rounds:
             number = len(self.state["history"])
-            tasks = [self._task(number, member) for member in range(self._config.members)]
-            missing = [task for member, task in enumerate(tasks) if not self._score_file(number, member).is_file()]
-            if missing and (status := self._train(missing)):
+            # A score may be that of an unfinished run, from `jaxsrl evaluate`: complete runs only evaluate again.
+            if status := self._train([self._task(number, member) for member in range(self._config.members)]):
                 return status
             self._finish_round(number)
         return 0
@@ -130,7 +129,10 @@ class Population:
         if entry["source"] is not None:
             source = self._directory / self._run_name(number - 1, entry["source"])
             flags += ["--run.init-from", str(source), "--run.init-optimizer"]
-        return train_task(self._directory, name, config.experiment, config.env_steps, config.seed + member, flags)
+        seed = (
+            config.seed + number * config.members + member
+        )  # a later round does not repeat the episodes of an earlier one
+        return train_task(self._directory, name, config.experiment, config.env_steps, seed, flags)
 
     def _finish_round(self, number: int) -> None:
         """Reads the scores, chooses what each member does next, and replaces the state."""

@@ -26,7 +26,7 @@ SOLVERS: dict[str, Solver] = {
     "replicator_dynamics": projected_replicator_dynamics,
     "regret_matching": regret_matching,
 }
-_LEAST_WEIGHT = 1e-3  # smaller ones become 0
+_LEAST_WEIGHT = 1e-3  # of the largest; smaller ones become 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class PSRO:
         payoffs[number, :number] = returns
         payoffs[:number, number] = -np.asarray(returns)
         mixture = SOLVERS[self._config.solver]([payoffs, -payoffs])[0]
-        mixture = np.where(mixture < _LEAST_WEIGHT, 0.0, mixture)
+        mixture = np.where(mixture < _LEAST_WEIGHT * mixture.max(), 0.0, mixture)
         gain = float(payoffs[number, :number] @ self.state["mixtures"][-1]) if number else 0.0
         self.state = {
             **self.state,

@@ -10,7 +10,6 @@ from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.experiment import TrainReport
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
-from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
@@ -70,8 +69,6 @@ def train_trial(directory: Path, number: int) -> str:
     run = dataclasses.replace(experiment.run, name=trial_name(number), directory=str(directory))
     experiment = dataclasses.replace(experiment, run=run)
     use_synchronous_cpu_dispatch()
-    if run.machine.num_cpu_devices:
-        set_num_cpu_devices(run.machine.num_cpu_devices)
     every = run.eval.every or max(1, run.total_env_steps // sweep.reports)
     trial = optuna.trial.Trial(study, stored._trial_id)
     callback = ReportReturns(trial, every, set(stored.intermediate_values))

@@ -21,6 +21,7 @@ from jaxsrl.experiment import Experiment
 from tests.support.run_configs import run_config
 
 BOARD = EnvConfig("tic_tac_toe", suite="pgx")
+TWO_AGENTS = EnvConfig("tic_tac_toe", suite="pgx", kwargs='{"two_agents": true}')
 ROCK_PAPER_SCISSORS = EnvConfig("pettingzoo/classic/rps_v2", suite="pettingzoo", kwargs='{"max_cycles": 3}')
 
 
@@ -116,6 +117,8 @@ def test_what_cannot_play_is_rejected(board_runs, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             load_contestants(paths)
+    with pytest.raises(UserError, match=r"two_agents: expected the agents and observations of .*run0"):
+        load_contestants([board_runs[0], train(tmp_path, "two_agents", TWO_AGENTS, 0, "device_only")])
     with pytest.raises(UserError, match="an even number, got 5"):
         ArenaConfig(games=5)
     with pytest.raises(SystemExit):

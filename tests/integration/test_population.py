@@ -35,7 +35,7 @@ def train(tasks):
         source = options.get("--run.init-from")
         before = json.loads((Path(source) / SCORE).read_text())["mean_return"] if source else 0.0
         run = directory / task.name
-        run.mkdir()
+        run.mkdir(exist_ok=True)
         (run / SCORE).write_text(json.dumps({"mean_return": before + (1.0 if 5e-3 < rate < 2e-2 else rate)}))
     return 0
 
@@ -103,6 +103,27 @@ def test_more_rounds_continue_and_other_settings_are_rejected(tmp_path):
         population(tmp_path, dataclasses.replace(CONFIG, env_steps=50))
     with pytest.raises(UserError, match="at least two members"):
         dataclasses.replace(CONFIG, members=1)
+
+
+def test_a_score_of_an_unfinished_run_does_not_count(tmp_path):
+    population(tmp_path / "whole").run()
+    unfinished = tmp_path / "evaluated" / "round000_member02"
+    unfinished.mkdir(parents=True)
+    (unfinished / SCORE).write_text('{"mean_return": 1000.0}')  # of `jaxsrl evaluate` while it trains
+    population(tmp_path / "evaluated").run()
+    histories = [json.loads((tmp_path / name / STATE).read_text())["history"] for name in ("whole", "evaluated")]
+    assert histories[0] == histories[1]
+
+
+def test_every_run_has_its_own_seed(tmp_path):
+    seeds = []
+
+    def note(tasks):
+        seeds.extend(dict(itertools.pairwise(task.command))["--run.seed"] for task in tasks)
+        return train(tasks)
+
+    population(tmp_path, dataclasses.replace(CONFIG, seed=7), train=note).run()
+    assert seeds == [str(seed) for seed in range(7, 7 + 16)]
 
 
 def test_a_stopped_round_returns_its_status(tmp_path):

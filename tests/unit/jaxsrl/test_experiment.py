@@ -2,9 +2,13 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
+import jax
 import pytest
 
 import jaxsrl
@@ -146,6 +150,39 @@ def test_train_takes_agent_and_environment_function(tmp_path, capsys):
     assert max(report.evaluation.returns) <= 6
     assert "evaluated 3 greedy episodes" in capsys.readouterr().out
     assert jaxsrl.train(agent, make, small_run(tmp_path, eval_final_episodes=0), quiet=True).evaluation is None
+
+
+def test_a_host_that_cannot_be_split_any_more_is_an_error(tmp_path):
+    present = len(jax.devices())
+    run = small_run(tmp_path, machine_num_cpu_devices=present + 1)
+    with pytest.raises(UserError, match=f"is set too late: jax already runs with {present} host devices"):
+        Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, run).train(quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_training_in_code_splits_the_host(tmp_path):
+    script = tmp_path / "two_devices.py"
+    script.write_text(_TWO_DEVICES.format(directory=str(tmp_path)))
+    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, env=kept, check=False)
+    assert done.stdout == "2\n", done.stderr[-2000:]
+
+
+_TWO_DEVICES = """
+import jax
+from agents.a2c import A2CConfig
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
+from jaxsrl.config.parts import EvalConfig, LearnerConfig, MachineConfig
+
+RUN = RunConfig(
+    directory={directory!r}, name="run", plan="serial", num_envs=4, rollout_length=4, total_env_steps=32,
+    machine=MachineConfig(num_cpu_devices=2), learner=LearnerConfig(num_devices=2), eval=EvalConfig(final_episodes=0),
+)
+if __name__ == "__main__":
+    Experiment(EnvConfig("CartPole-v1"), A2CConfig(), NetworkConfig(hidden_sizes=(4,)), RUN).train(quiet=True)
+    print(len(jax.devices()))
+"""
 
 
 def test_load_agent_rejects_agents_of_custom_functions(tmp_path):

@@ -64,3 +64,13 @@ def test_exploiters_start_again_when_they_are_done():
     assert all(again(1, rates(1, [0.5, 0.5, 0.71, 0.5])))
     assert all(again(1, even, [ENTRIES[0], Entry("main_exploiter0", "main_exploiter", 4), *ENTRIES[2:]]))
     assert np.mean(again(3, even)) == pytest.approx(0.25, abs=0.03)
+    two_mains = [Entry("main_agent1", "main_agent", 1), *ENTRIES[1:]]
+    assert not any(again(1, rates(1, [0.6, 0.5, 0.95, 0.5]), two_mains))
+    assert all(again(1, rates(1, [0.75, 0.5, 0.71, 0.5]), two_mains))
+
+
+def test_thousands_of_equal_policies_all_remain_opponents():
+    entries = [Entry("main_agent0", "main_agent", age) for age in range(3000)]
+    mixture = choose_opponents("best_response", None, entries, np.zeros((1, 1))).mixture
+    assert len(mixture) == 3000
+    assert sum(mixture.values()) == pytest.approx(1.0)
