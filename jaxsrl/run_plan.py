@@ -25,6 +25,7 @@ from jaxsrl.cluster.placement import OpenEngine, place_run
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.evaluate import ALL_AGENTS, validate_agents
 from jaxsrl.evaluation.while_training import EvaluateWhileTraining, evaluation_source
 from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
@@ -156,9 +157,11 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
     """Returns the callbacks that the configuration asks for; `env` is the configuration of `source`, if it has one.
 
     Raises:
-        UserError: the environment of evaluation cannot be made.
+        UserError: the environment of evaluation cannot be made, or lacks the agents that count.
     """
     evaluated = evaluation_source(config, source, env)
+    if config.eval.agents != ALL_AGENTS:
+        validate_agents(evaluated.spec(), config.eval.agents)
     callbacks: list[Callback] = []
     if config.checkpoint.keep_every:
         callbacks.append(KeepModels())

@@ -283,6 +283,7 @@ class EvalConfig:
         mode: actions of these episodes: the most likely ones ("greedy"), sampled ones ("sample"), or both in turn.
         env_kwargs: JSON object of arguments of the environment that replace those of training: '{"frame_skip": 2}'.
         max_rows: environments of an evaluation that step together.
+        agents: pattern of the names of the agents whose mean return counts for the best model and for rules that stop a run.
         final_episodes: greedy episodes after training; 0 for none.
     """
 
@@ -291,6 +292,7 @@ class EvalConfig:
     mode: Literal["greedy", "sample", "both"] = "greedy"
     env_kwargs: str = "{}"
     max_rows: int = 16
+    agents: str = "*"
     final_episodes: int = 100
 
     def __post_init__(self) -> None:

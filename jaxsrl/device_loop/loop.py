@@ -164,11 +164,9 @@ class DeviceLearner:
         count, return_sum, return_max, length_sum = jax.device_get(
             (sums.count, sums.return_sum, sums.return_max, sums.length_sum)
         )
-        finished = int(count.sum(dtype=np.int64))
-        if not finished:
+        if not count.any():
             return
-        length = int(length_sum.sum(dtype=np.int64))
-        totals.add_totals(finished, float(return_sum.sum(dtype=np.float64)), float(return_max.max()), length)
+        totals.add_rows(count, return_sum, return_max, length_sum)
         rows = self._rows
         self._rows = DeviceRows(rows.envs, rows.agent_state, self._clear(sums))
 

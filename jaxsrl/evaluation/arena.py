@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -280,9 +281,11 @@ def _returns_of_sides(
     )
     means: list[list[float]] = []
     for side in sides:
-        values = [report.returns_by_agent[spec.agents[number].name] for number in side]
-        # Rounded once: rounded sums of sides that are equal may differ, and a draw would be a win.
-        means.append([statistics.mean(map(float, game)) for game in zip(*values, strict=True)])
+        names = [spec.agents[number].name for number in side]
+        values = [report.returns_by_agent[name] for name in names if name in report.returns_by_agent]
+        # Absent agents do not count. Rounded once: rounded sums of equal sides may differ, and a draw would be a win.
+        games = [[value for value in game if not math.isnan(value)] for game in zip(*values, strict=True)]
+        means.append([statistics.mean(game or [0.0]) for game in games] or [0.0] * len(report.returns))
     return list(zip(*means, strict=True))
 
 

@@ -1,6 +1,7 @@
 """Evaluation: exactly N whole episodes of fixed parameters, in this process, reproducible by the seed."""
 
 import dataclasses
+import fnmatch
 from collections.abc import Mapping
 
 import jax
@@ -18,6 +19,9 @@ from jaxsrl.evaluation.player import RowsPlayer, evaluation_seed
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.devices import on_device
 
+ALL_AGENTS = "*"
+"""Pattern of the names of all agents."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluationReport:
@@ -25,12 +29,12 @@ class EvaluationReport:
 
     Attributes:
         env_id: id of the environment.
-        returns: return of every episode, in environment reward units.
+        returns: return of every episode, in environment reward units; the mean over its agents where there are several.
         lengths: length of every episode, in env steps.
         seed: seed that reproduces it.
         greedy: whether the most likely action was taken.
-        returns_by_agent: returns of each agent's episodes, by name; {} where a row is an environment. `returns` are then means
-            over the agents of an episode.
+        returns_by_agent: returns of each agent in every episode, by name; NaN where it was absent. {} where a row is an
+            environment.
         task_returns: mean return of each task, by name; {} where all rows are alike. A task without an episode is absent.
     """
 
@@ -51,7 +55,17 @@ class EvaluationReport:
     @property
     def agent_returns(self) -> dict[str, float]:
         """Mean return of each agent, by name."""
-        return {name: float(np.mean(values)) for name, values in self.returns_by_agent.items()}
+        return {name: float(np.nanmean(values)) for name, values in self.returns_by_agent.items()}
+
+    def of_agents(self, pattern: str) -> "EvaluationReport":
+        """Returns the report whose `returns` are means over the agents with matching names; 0 where all of them were absent."""
+        if pattern == ALL_AGENTS:
+            return self
+        absent = (float("nan"),) * len(self.returns)
+        values = np.array([absent, *map(self.returns_by_agent.get, fnmatch.filter(self.returns_by_agent, pattern))])
+        present = ~np.isnan(values)
+        sums, counts = np.where(present, values, 0.0).sum(0), present.sum(0)
+        return dataclasses.replace(self, returns=tuple((sums / np.maximum(counts, 1)).tolist()))
 
     @property
     def mean_return(self) -> float:
@@ -129,6 +143,18 @@ def evaluate(
     return _report(spec, finished, episodes, seed, mode)
 
 
+def validate_agents(spec: EnvSpec, pattern: str) -> None:
+    """Rejects a pattern of names, as those of `fnmatch`.
+
+    Raises:
+        UserError: no agent matches.
+    """
+    names = [agent.name for agent in spec.agents]
+    if not fnmatch.filter(names, pattern):
+        known = ", ".join(names) or "none: each row is an environment"
+        raise UserError(f"eval.agents {pattern!r}: expected a pattern of names of {spec.env_id}'s agents ({known})")
+
+
 def make_evaluation_act(agent: AnyAgent, make_env: AnyEnv, mode: Mode) -> ActOnRows:
     """Returns the jitted function that plays the evaluations of one agent, environment and mode."""
     return make_act(with_stacked_frames(agent, for_evaluation(as_source(make_env)).spec()), mode)
@@ -151,7 +177,11 @@ def for_evaluation(source: EnvSource) -> EnvSource:
 
 
 def _report(
-    spec: EnvSpec, finished: list[list[tuple[float, int]]], episodes: int, seed: int, mode: Mode
+    spec: EnvSpec,
+    finished: list[dict[int, tuple[float, int]]],
+    episodes: int,
+    seed: int,
+    mode: Mode,
 ) -> EvaluationReport:
     agents = spec.rows_per_env
     num_envs = len(finished) // agents
@@ -160,13 +190,13 @@ def _report(
     by_agent: dict[str, list[float]] = {agent.name: [] for agent in spec.agents}
     for episode in range(episodes):
         number, env = divmod(episode, num_envs)
-        played = {place: finished[env * agents + place][number : number + 1] for place in range(agents)}
-        results = [result for results in played.values() for result in results]
+        played = [finished[env * agents + place].get(number) for place in range(agents)]
+        results = [result for result in played if result is not None] or [(0.0, 0)]
         returns.append(float(np.mean([value for value, _ in results])))
         lengths.append(max(length for _, length in results))
-        for place, agent in enumerate(spec.agents):
-            by_agent[agent.name] += [value for value, _ in played[place]]
-    played_by = {name: tuple(values) for name, values in by_agent.items() if values}
+        for agent, result in zip(spec.agents, played if spec.agents else (), strict=True):
+            by_agent[agent.name].append(float("nan") if result is None else result[0])
+    played_by = {name: tuple(values) for name, values in by_agent.items() if not np.isnan(values).all()}
     by_task: dict[str, list[float]] = {task.name: [] for task in spec.tasks}
     tasks = assign_tasks(spec.tasks, num_envs) if spec.tasks else []
     for episode, value in enumerate(returns if tasks else ()):
@@ -177,24 +207,32 @@ def _report(
     )
 
 
-def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[list[tuple[float, int]]]:
-    """Plays until each environment has finished `wanted` episodes; returns (return, length) of each row's finished episodes."""
+def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[dict[int, tuple[float, int]]]:
+    """Plays until each environment has finished `wanted` episodes.
+
+    Returns:
+        Return and length of each row's episodes, by the number of the environment's episode; without those that the row's agent
+        missed.
+    """
     player.start(rows)
     total, length = np.zeros(rows.num_rows), np.zeros(rows.num_rows, int)
-    finished: list[list[tuple[float, int]]] = [[] for _ in range(rows.num_rows)]
+    finished: list[dict[int, tuple[float, int]]] = [{} for _ in range(rows.num_rows)]
     agents = rows.num_rows // len(wanted)
-    resets = np.zeros(len(wanted), int)  # of whole environments, some of whose agents may never have been present
+    resets = np.zeros(len(wanted), int)  # of whole environments
 
     def done(env: int) -> bool:
-        ended = min(len(episodes) for episodes in finished[env * agents : (env + 1) * agents])
-        return max(ended, resets[env]) >= wanted[env]
+        number = int(resets[env])
+        has_ended = all(number in episodes for episodes in finished[env * agents : (env + 1) * agents])
+        return number + has_ended >= wanted[env]  # where agents are absent, the reset tells that the episode has ended
 
     while not all(done(env) for env in range(len(wanted))):
         out = player.step(rows)
         total += out.reward
         length += out.valid
-        resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
         for row in np.flatnonzero(out.terminated | out.truncated):
-            finished[row].append((float(total[row]), int(length[row])))
+            number = int(resets[row // agents])
+            before = finished[row].get(number, (0.0, 0))  # of an agent that left and came back
+            finished[row][number] = (before[0] + float(total[row]), before[1] + int(length[row]))
             total[row], length[row] = 0.0, 0
+        resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
     return finished

@@ -168,9 +168,13 @@ def _play(
     path: str,
     mode: str,
     stage: int | None,
+    agents: str,
     **options: Any,
 ) -> dict[str, Any]:
-    """Returns the JSON data of an evaluation of the version in a directory, at a stage; `options` are those of `evaluate`."""
+    """Returns the JSON data of an evaluation of the version in a directory, at a stage; `options` are those of `evaluate`.
+
+    The return of an episode is that of the agents whose names match a pattern.
+    """
     import jax
 
     from jaxsrl.checkpoints.store import load_checkpoint
@@ -183,4 +187,4 @@ def _play(
     if mode not in acts:
         acts[mode] = make_evaluation_act(agent, source, Mode(mode))
     report = evaluate(agent, params, at_stage(source, stage), mode=Mode(mode), act=acts[mode], **options)
-    return {**report.to_json(), "seconds": time.perf_counter() - started}
+    return {**report.of_agents(agents).to_json(), "seconds": time.perf_counter() - started}

@@ -114,6 +114,9 @@ class EvaluateWhileTraining(Callback):
         """Returns the stage of a version by the run's curriculum."""
         config, first = run.config, run.spec.stage
         assert first is not None  # validated before the run
+        # The stage changes at multiples only: a version between two of them trains at that of the earlier one.
+        while update and not config.reaches_multiple(update, config.eval.every):
+            update -= 1
         mode = _modes(config)[0]
         # The last version of a shorter run may be between two multiples.
         regular = [
@@ -224,7 +227,7 @@ class _Task:
         """Returns the message to the evaluator."""
         config, path = run.config.eval, _store(run).directory / str(self.update)
         task = {"path": str(path), "mode": self.mode, "episodes": config.episodes, "max_rows": config.max_rows}
-        return {**task, "seed": run.config.seed, "stage": self.stage}
+        return {**task, "seed": run.config.seed, "stage": self.stage, "agents": config.agents}
 
 
 def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSource:

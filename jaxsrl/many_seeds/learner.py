@@ -33,7 +33,7 @@ class MemberLearner(RowsLearner):
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
         self.too_many_nonfinite = False
-        self._episodes: list[tuple[int, float, float, int]] = []
+        self._episodes: list[EpisodeSums] = []
         self._group, self._index, self._watch = group, index, watch
         self._final: LearnerState | None = None
 
@@ -53,10 +53,8 @@ class MemberLearner(RowsLearner):
             episodes: that finished, [B] each.
             seconds: of the dispatch.
         """
-        finished = int(episodes.count.sum(dtype=np.int64))
-        if finished:
-            return_sum, length = episodes.return_sum.sum(dtype=np.float64), episodes.length_sum.sum(dtype=np.int64)
-            self._episodes.append((finished, float(return_sum), float(episodes.return_max.max()), int(length)))
+        if np.any(episodes.count):
+            self._episodes.append(episodes)
         self.num_updates += count
         self.metrics = metrics
         self.stats.updates += count
@@ -65,8 +63,8 @@ class MemberLearner(RowsLearner):
         self.stats.skipped = self._watch.skipped
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
-        for finished in self._episodes:
-            totals.add_totals(*finished)
+        for sums in self._episodes:
+            totals.add_rows(sums.count, sums.return_sum, sums.return_max, sums.length_sum)
         self._episodes.clear()
 
     def save_arrays(self) -> Arrays:

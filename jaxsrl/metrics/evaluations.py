@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ class Evaluation:
         env_steps: env steps trained by then.
         frames: emulator frames by then.
         mode: "greedy" or "sample".
-        mean_return: in environment reward units.
+        mean_return: in environment reward units; of the agents that `--eval.agents` names, where a run has several.
         std_return: standard deviation over episodes.
         min_return: smallest.
         max_return: largest.
@@ -32,6 +32,8 @@ class Evaluation:
         seed: of environments and actions.
         seconds: wall-clock time that the episodes took.
         stage: of the environments that a curriculum was at; None without one.
+        agent_returns: mean return of each agent, by name; {} where a row is an environment.
+        task_returns: mean return of each task, by name; {} where all rows are alike.
     """
 
     update: int
@@ -47,6 +49,8 @@ class Evaluation:
     seed: int
     seconds: float
     stage: int | None = None
+    agent_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    task_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
 
     def metrics(self) -> dict[str, float]:
         """Returns the values of curves, by name; those of sampled actions are below `eval/sample/`."""
@@ -54,6 +58,7 @@ class Evaluation:
         names = ("mean_return", "std_return", "min_return", "max_return", "mean_length")
         parts = {name: name.split("_") for name in names}
         values = {f"{prefix}{kind}_{of}": float(getattr(self, name)) for name, (of, kind) in parts.items()}
+        values |= {f"{prefix}return/{name}": mean for name, mean in {**self.agent_returns, **self.task_returns}.items()}
         return values if self.stage is None else {**values, f"{prefix}stage": float(self.stage)}
 
     @property

@@ -12,7 +12,7 @@ from jaxsrl.envs.protocol import JaxEnv, validate_env
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.learner.mesh import LearnerMesh
-from jaxsrl.metrics.episodes import EpisodeTotals
+from jaxsrl.metrics.episodes import EpisodeTotals, row_groups
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import named, restore_state, state_to_arrays
@@ -35,7 +35,7 @@ class DeviceTrainable(Trainable):
     def __init__(self, setup: TrainingSetup, agent: Agent, env: JaxEnv) -> None:
         validate_env(env)
         self._setup, self._agent, self._env = setup, agent, env
-        self._episodes = EpisodeTotals()
+        self._episodes = EpisodeTotals(row_groups(setup.spec, setup.config.num_envs))
         self._initial: LearnerState | None = None
         self._saved: Arrays | None = None
         self._learner: RowsLearner | None = None

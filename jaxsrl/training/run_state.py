@@ -10,7 +10,6 @@ import numpy as np
 from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
 from envpool_bridge.envs.protocol import EpisodeReset, first_stages
 from envpool_bridge.spec.specs import EnvSpec
-from envpool_bridge.spec.tasks import assign_tasks
 from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
 from jaxsrl.checkpoints.partial_restore import restore_matching
 from jaxsrl.checkpoints.schema import Form, validate_match
@@ -18,7 +17,7 @@ from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.collect.stage_queue import StageQueue
-from jaxsrl.metrics.episodes import EpisodeTracker
+from jaxsrl.metrics.episodes import EpisodeTracker, row_groups
 from jaxsrl.replay.client import buffer_shapes
 from jaxsrl.replay.state import experience, holds_buffer, inner_state, join_extra
 
@@ -62,11 +61,7 @@ def _start_episodes(log: EpisodeLog, episode: int, spec: EnvSpec, first_row: int
 
 
 def _make_tracker(spec: EnvSpec, num_rows: int, first_row: int) -> EpisodeTracker:
-    size, names = spec.rows_per_env, tuple(task.name for task in spec.tasks)
-    if not names:
-        return EpisodeTracker(num_rows, spec.info_fields)
-    tasks = np.repeat(assign_tasks(spec.tasks, (first_row + num_rows) // size), size)[first_row:]
-    return EpisodeTracker(num_rows, spec.info_fields, names, tasks)
+    return EpisodeTracker(num_rows, spec.info_fields, row_groups(spec, num_rows, first_row))
 
 
 def to_arrays(

@@ -94,6 +94,17 @@ def test_equal_returns_of_two_sides_are_a_draw(monkeypatch, sides, returns, expe
     assert means == [(expected, expected)]
 
 
+def test_absent_agents_do_not_count(monkeypatch):
+    names = ["red_0", "red_1", "blue_0"]
+    source = SimpleNamespace(spec=lambda: SimpleNamespace(agents=[SimpleNamespace(name=name) for name in names]))
+    nan = float("nan")
+    by_agent = {"red_0": (1.0, nan), "red_1": (2.0, nan), "blue_0": (nan, 3.0)}
+    report = SimpleNamespace(returns_by_agent=by_agent, returns=(1.5, 3.0))
+    monkeypatch.setattr(arena, "evaluate", lambda *args, **kwargs: report)
+    means = arena._returns_of_sides(None, None, source, ((0, 1), (2,)), ArenaConfig(games=4), None)
+    assert means == [(1.5, 0.0), (0.0, 3.0)]
+
+
 def test_random_moves_win_draw_and_lose_a_third_each(tmp_path):
     run = train(tmp_path, "run", EnvConfig("RockPaperScissors-v1", "jax", '{"rounds": 1}'), 0, "device_only")
     payoffs = play([run, "random"], ArenaConfig(games=600))

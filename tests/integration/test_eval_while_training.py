@@ -135,6 +135,40 @@ def test_evaluation_may_have_other_arguments(tmp_path):
     assert load_agent(report.directory.with_name("run@best")).update == 4
 
 
+@pytest.mark.slow
+def test_the_agents_that_count_decide_the_best_version(tmp_path):
+    env = jaxsrl.EnvConfig("pettingzoo/classic/rps_v2", suite="pettingzoo", kwargs='{"max_cycles": 5}')
+    experiment = jaxsrl.Experiment(
+        env,
+        SMALL,
+        NETWORK,
+        run_config(
+            **{"name": "run", "directory": str(tmp_path), "num_envs": 4, "rollout_length": 8, "plan": "serial"},
+            **{"total_env_steps": 3 * STEPS, "eval_every": STEPS, "eval_episodes": 3, "eval_mode": "sample"},
+            **{"eval_final_episodes": 3, "eval_agents": "player_1", "metrics_interval_seconds": 0.0},
+        ),
+    )
+    report = experiment.train(quiet=True)
+    evaluations = read_evaluations(report.directory)
+    assert len(evaluations) == 3
+    for evaluation in evaluations:
+        assert set(evaluation.agent_returns) == {"player_0", "player_1"}
+        assert evaluation.mean_return == evaluation.agent_returns["player_1"] == -evaluation.agent_returns["player_0"]
+    best = max(evaluations, key=lambda evaluation: evaluation.mean_return)
+    assert ModelStore(report.directory / "models").find("best").metadata["return"] == best.mean_return
+    final = json.loads((report.directory / "eval.json").read_text())
+    assert final["mean_return"] == final["agent_returns"]["player_1"]
+    records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
+    newest = records[-1]
+    assert newest["episode/return/player_0"] == -newest["episode/return/player_1"]
+
+
+def test_a_pattern_of_no_agent_is_rejected_before_training(tmp_path):
+    with pytest.raises(UserError, match=r"eval.agents 'prey_\*': .* CartPole-v1's agents \(none: each row is an env"):
+        train(tmp_path, eval_agents="prey_*")
+    assert not (tmp_path / "run").exists()
+
+
 def test_failed_evaluations_do_not_end_the_run(tmp_path):
     learner = os.getpid()
 

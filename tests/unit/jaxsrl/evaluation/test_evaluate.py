@@ -12,10 +12,12 @@ from agents.api import Agent, Mode, OnPolicy
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.seeding import episode_seed
 from envpool_bridge.errors import UserError
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.learner.mesh import LearnerMesh
+from tests.support.scripted_agents import Alike
 
 
 class Countdown(gymnasium.Env):
@@ -177,6 +179,37 @@ def test_a_report_sums_up_its_episodes():
         "seed": 4,
         "greedy": True,
     }
+
+
+class OftenWithoutA(Alike):
+    """Agent "a" misses every second episode, which then ends with "b"."""
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        self.agents = ["a", "b"] if self.episode % 2 == 0 else ["b"]
+        return {name: observations[name] for name in self.agents}, {name: infos[name] for name in self.agents}
+
+
+def test_returns_belong_to_episodes_that_agents_may_miss():
+    report = evaluate(parity_agent(), {}, ParallelSource(OftenWithoutA), episodes=4, max_rows=1)
+    nan = float("nan")
+    expected = {"a": (15.0, nan, 15.0, nan), "b": (23.0,) * 4, "c": (49.0, nan, 49.0, nan)}
+    assert set(report.returns_by_agent) == set(expected)
+    for name, returns in expected.items():
+        np.testing.assert_array_equal(report.returns_by_agent[name], returns)
+    assert report.returns == (29.0, 23.0, 29.0, 23.0)
+    assert report.lengths == (5, 2, 5, 2)
+
+
+def test_returns_of_some_agents_leave_out_those_that_are_absent():
+    nan = float("nan")
+    by_agent = {"hunter_0": (1.0, 2.0, nan), "hunter_1": (3.0, nan, nan), "prey_0": (-9.0, -9.0, -9.0)}
+    report = EvaluationReport("tag", (0.0, 0.0, 0.0), (5, 5, 5), 0, greedy=True, returns_by_agent=by_agent)
+    assert report.of_agents("hunter_*").returns == (2.0, 2.0, 0.0)
+    assert report.of_agents("hunter_1").mean_return == 1.0
+    assert report.of_agents("*") is report
+    assert report.of_agents("referee").returns == (0.0, 0.0, 0.0)  # never present
+    assert report.agent_returns == {"hunter_0": 1.5, "hunter_1": 3.0, "prey_0": -9.0}
 
 
 @pytest.mark.parametrize("place", ["replicated", "host"])

@@ -12,7 +12,7 @@ from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
 
 SECONDS = 120.0  # for what takes two seconds on a machine that does nothing else
 MANY_DESCRIPTORS = 1_200
-TASK = {"path": "no checkpoint", "mode": "greedy", "stage": None}
+TASK = {"path": "no checkpoint", "mode": "greedy", "stage": None, "agents": "*"}
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
+from envpool_bridge.spec.tasks import Task
 from jaxsrl.collect.episode_log import EpisodeLog
-from jaxsrl.metrics.episodes import WINDOW, EpisodeTracker
+from jaxsrl.metrics.episodes import WINDOW, EpisodeTracker, RowGroups, row_groups
 
 FIELDS = ("action", "valid", "reward", "terminated", "truncated")
 CONTINUOUS = ArraySpec((2,), "float32")
@@ -329,7 +330,7 @@ def test_fits_checks_rows_and_spaces():
 def test_each_task_has_means_of_its_own_episodes():
     views, _ = legal_run(4, slots=60, ends=0.5)
     tasks = np.array([0, 1, 1, 0])
-    tracker = EpisodeTracker(4, (), ("easy", "hard"), tasks)
+    tracker = EpisodeTracker(4, (), RowGroups(("easy", "hard"), tasks))
     for slot in views:
         tracker.observe(slot)
     finished = []
@@ -347,7 +348,7 @@ def test_each_task_has_means_of_its_own_episodes():
         own = [episode for episode in finished[-2 * WINDOW :] if episode[0] == task][-WINDOW:]
         assert metrics[f"episode/return/{name}"] == np.mean([value for _, value, _ in own])
         assert metrics[f"episode/length/{name}"] == np.mean([length for _, _, length in own])
-    again = EpisodeTracker(4, (), ("easy", "hard"), tasks)
+    again = EpisodeTracker(4, (), RowGroups(("easy", "hard"), tasks))
     assert again.fits(tracker.to_arrays())
     again.restore(tracker.to_arrays())
     assert again.metrics() == metrics
@@ -356,3 +357,21 @@ def test_each_task_has_means_of_its_own_episodes():
     for slot in views:
         plain.observe(slot)
     assert plain.metrics().items() <= metrics.items()
+
+
+def spec_of(*names, tasks=()):
+    agents = tuple(AgentSpec(name, SPEC.observation, SPEC.action) for name in names)
+    return dataclasses.replace(SPEC, agents=agents, tasks=tasks)
+
+
+def test_rows_of_one_agent_or_task_are_a_group():
+    assert row_groups(SPEC, 4).of_row is None
+    agents = row_groups(spec_of("hider_0", "seeker_0", "seeker_1"), 4, first_row=3)
+    assert agents.names == ("hider_0", "seeker_0", "seeker_1")
+    assert agents.of_row.tolist() == [0, 1, 2, 0]
+    many = row_groups(spec_of(*[f"red_{n}" for n in range(9)], *[f"blue_{n}" for n in range(8)]), 34)
+    assert many.names == ("red", "blue")
+    assert many.of_row.tolist() == 2 * (9 * [0] + 8 * [1])
+    both = row_groups(spec_of("left", "right", tasks=(Task("easy"), Task("hard"))), 3, first_row=2)
+    assert both.names == ("easy", "hard")
+    assert both.of_row.tolist() == [1, 1, 0]

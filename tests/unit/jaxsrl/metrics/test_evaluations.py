@@ -43,6 +43,16 @@ def test_columns_place_versions_on_every_axis(tmp_path):
     assert evaluation_columns([], records) == {}
 
 
+def test_agents_and_tasks_have_curves_of_their_own(tmp_path):
+    returns = {"agent_returns": {"hunter_0": 2.0, "prey_0": -2.0}, "task_returns": {"easy": 7.0}}
+    evaluation = dataclasses.replace(FIRST, **returns)
+    append_evaluation(tmp_path, evaluation)
+    assert read_evaluations(tmp_path) == [evaluation]
+    own = {name: value for name, value in evaluation.metrics().items() if name.startswith("eval/return/")}
+    assert own == {"eval/return/hunter_0": 2.0, "eval/return/prey_0": -2.0, "eval/return/easy": 7.0}
+    assert dataclasses.replace(evaluation, mode="sample").metrics()["eval/sample/return/easy"] == 7.0
+
+
 def test_tensorboard_has_evaluations_at_their_env_steps(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
