@@ -223,7 +223,7 @@ def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[dict[int
     def done(env: int) -> bool:
         number = int(resets[env])
         has_ended = all(number in episodes for episodes in finished[env * agents : (env + 1) * agents])
-        return number + has_ended >= wanted[env]  # where agents are absent, the reset tells that the episode has ended
+        return number + has_ended >= wanted[env]  # the reset ends the episode of absent agents
 
     while not all(done(env) for env in range(len(wanted))):
         out = player.step(rows)
