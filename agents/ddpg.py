@@ -30,6 +30,7 @@ class DDPGConfig:
         optimizer: Settings of all optimizers, each with its own state.
         random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
         importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         exploration_noise: Standard deviation of the Gaussian noise on actions scaled to [-1, 1] during training.
     """
 
@@ -44,6 +45,7 @@ class DDPGConfig:
     optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-8)
     random_updates: int | None = None
     importance_sampling_exponent: float = 0.4
+    normalize_observations: bool = False
     exploration_noise: float = 0.1
 
     def __post_init__(self) -> None:

@@ -44,6 +44,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
 from agents.ops.target_update import periodic
 from agents.ops.value_distributions import ValueDistribution, ValueType, make_value_distribution
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
@@ -80,6 +81,7 @@ class DQNConfig:
         huber_delta: Absolute error beyond which the loss is linear, of "scalar" (None: nowhere) and "quantile".
         value_rescale_epsilon: epsilon of R2D2's rescaling of values ("scalar" only). None: off.
         reward_clip: Rewards are clipped to [-reward_clip, reward_clip]. None: off.
+        normalize_observations: Whether observations are normalized by the statistics of all samples.
         importance_sampling_exponent: beta of prioritized replay at the first update.
         importance_sampling_end: beta at the end of the run; it changes linearly.
         initial_priority: Priority of new windows: the "max" of all so far, or from values that the "actor" recorded (Ape-X).
@@ -109,6 +111,7 @@ class DQNConfig:
     huber_delta: float | None = 1.0
     value_rescale_epsilon: float | None = None
     reward_clip: float | None = None
+    normalize_observations: bool = False
     importance_sampling_exponent: float = 0.4
     importance_sampling_end: float = 1.0
     initial_priority: Literal["max", "actor"] = "max"
@@ -173,7 +176,8 @@ def make_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
             of updates.
     """
     validate_memoryless(network)
-    return bind_dqn(build_dqn(config, spec, network))
+    agent = bind_dqn(build_dqn(config, spec, network))
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def validate_memoryless(network: NetworkConfig) -> None:
@@ -186,7 +190,7 @@ def validate_memoryless(network: NetworkConfig) -> None:
 
 
 def bind_dqn(dqn: DQN) -> ReplayAgent:
-    """Returns the agent of a bound DQN."""
+    """Returns the agent of a bound DQN, for observations as they are."""
     config = dqn.config
     return ReplayAgent(
         name="dqn",

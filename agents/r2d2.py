@@ -46,6 +46,7 @@ from agents.ops.n_step import take_steps
 from agents.ops.optimizers import OptimizerConfig
 from agents.ops.returns import weighted_mean
 from agents.ops.td_errors import window_priority
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -114,7 +115,7 @@ def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> Repl
             "R2D2 learns what a memory does: expected network.core 'lstm', 'gru' or 'gtrxl', got 'none'; use it, or DQN"
         )
     dqn = build_dqn(config, spec, network)
-    return ReplayAgent(
+    agent = ReplayAgent(
         name="r2d2",
         init=partial(init, dqn),
         initial_agent_state=partial(initial_agent_state, dqn),
@@ -129,6 +130,7 @@ def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> Repl
             initial_priority=partial(initial_priority, config, dqn) if config.initial_priority == "actor" else None,
         ),
     )
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def update(

@@ -192,7 +192,7 @@ def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:
 def optimizers(sac: SAC) -> dict[str, optax.GradientTransformationExtraArgs]:
     """Returns the optimizers of actor, critics and temperature; that of the temperature neither clips nor decays."""
     settings = sac.config.optimizer
-    plain = dataclasses.replace(settings, max_grad_norm=None, weight_decay=0.0)
+    plain = dataclasses.replace(settings, max_grad_norm=None, adaptive_clip=None, weight_decay=0.0)
     return {
         name: make_optimizer(plain if name == "temperature" else settings, rate) for name, rate in sac.rates.items()
     }

@@ -28,7 +28,7 @@ EXPERIMENT = Experiment(
         gae_lambda=0.95,
         clip_epsilon=0.2,
         entropy_coef=0.01,
-        optimizer=OptimizerConfig(max_grad_norm=5.0),
+        optimizer=OptimizerConfig(weight_decay=1e-6, max_grad_norm=5.0),
         num_epochs=4,  # SRL takes a step on each batch, and every batch four times
         num_minibatches=1,
         value_normalization="moments",  # SRL's PopArt never rescales its last layer

@@ -165,6 +165,14 @@ def validate_critic_sizes(network: NetworkConfig, reason: str) -> None:
         )
 
 
+def validate_no_sde(config: NetworkConfig, policy: str) -> None:
+    """Raises UserError if the configuration has noise of gSDE, which a policy of this kind does not explore with."""
+    if config.sde_period is not None:
+        raise UserError(
+            f"sde_period makes noise for PPO, A2C and SAC: expected None for {policy}, got {config.sde_period}; leave it out"
+        )
+
+
 def validate_plain_network(name: str, network: NetworkConfig) -> None:
     """Validates the network of actor and critics of algorithm `name`.
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.branch import Branch, Heads, HeadSize, Outputs, make_branch
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, validate_no_sde
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.state_dependent_noise import (
     feature_log_std,
@@ -46,8 +46,9 @@ def make_deterministic_actor(config: NetworkConfig, spec: EnvSpec, num_actions: 
     """Returns a torso, a head of D outputs that start near 0 (gain 0.01), and tanh.
 
     Raises:
-        UserError: The torso does not fit the observations.
+        UserError: The torso does not fit the observations, or the configuration has noise of gSDE.
     """
+    validate_no_sde(config, "a policy whose noise does not depend on features")
     branch = _make_actor_branch(config, spec, {"head": HeadSize(num_actions, 0.01)})
 
     def action(params: Params, observation: Observation) -> Array:

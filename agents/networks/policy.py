@@ -6,7 +6,7 @@ from typing import NamedTuple
 from agents.api import Array, Observation, Params
 from agents.distributions import Distribution
 from agents.networks.branch import HeadSize, make_branch
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, validate_no_sde
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
 from envpool_bridge.spec.specs import EnvSpec
@@ -30,8 +30,10 @@ def make_policy(config: NetworkConfig, spec: EnvSpec) -> Policy:
     """Returns the policy; leaves that only a critic may see are no input.
 
     Raises:
-        UserError: The torso does not fit the observations, or squashing or the action mask does not fit the actions.
+        UserError: The torso does not fit the observations, squashing or the action mask does not fit the actions, or the
+            configuration has noise of gSDE.
     """
+    validate_no_sde(config, "a policy that imitates")
     inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, inputs)
     head = make_policy_head(config, spec)

@@ -59,7 +59,7 @@ def make_search_actions(spec: EnvSpec, num_proposals: int) -> SearchActions:
     """Returns all actions of one Discrete leaf, otherwise `num_proposals` that the policy proposes at each node.
 
     Raises:
-        UserError: The action has several leaves, or a continuous one is unbounded.
+        UserError: The action has several leaves, a continuous one is unbounded, or one of several numbers has a mask.
     """
     if not is_one_leaf(spec.action):
         raise UserError(f"{spec.env_id}: MuZero needs an action of one array: got {spec.action}; use PPO for several")
@@ -86,6 +86,11 @@ def _all_actions(spec: EnvSpec) -> SearchActions:
 def _proposed_actions(spec: EnvSpec, count: int) -> SearchActions:
     """Draws the choices of discrete elements from the policy, those of continuous ones also from a flatter Gaussian."""
     leaf: Any = spec.action
+    if spec.action_mask:
+        raise UserError(
+            f"{spec.env_id}: sampled actions of MuZero have no mask: expected an environment in which every action of "
+            f"{leaf} is legal; use PPO, or one discrete action"
+        )
     policy, is_continuous = distribution_for(spec, squash=True), isinstance(leaf, ArraySpec)
     num_flatter = int(_FLATTER_SHARE * count) if is_continuous else 0
     features, num_features, uniform = _unit_features(spec) if is_continuous else _one_hot_features(leaf)

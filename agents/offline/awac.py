@@ -78,6 +78,7 @@ class AWACConfig:
         validate.positive(self, "actor_learning_rate", "critic_learning_rate", "temperature", "max_weight")
         validate.fraction(self, "discount")
         validate.fraction(self, "tau", above_zero=True)
+        validate.uniform_replay(self, "AWAC")
 
 
 @jax.tree_util.register_dataclass

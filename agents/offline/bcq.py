@@ -98,6 +98,7 @@ class BCQConfig:
         validate.not_negative(self, "perturbation_limit", "latent_weight")
         validate.fraction(self, "discount", "pessimism")
         validate.fraction(self, "tau", above_zero=True)
+        validate.uniform_replay(self, "BCQ")
 
 
 @jax.tree_util.register_dataclass

@@ -15,6 +15,7 @@ from agents.networks.config import NetworkConfig
 from agents.ops import validate
 from agents.ops.action_scaling import sync_random_acting
 from agents.ops.gradient_descent import descend
+from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import current_values
@@ -101,7 +102,9 @@ def update(cql: CQL, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     next_action, _ = sample_actions(sac, actor, batch.next_observation, target_key)
     bootstrap = jnp.min(sac.critics.values(extra.target_critic, batch.next_observation, next_action), axis=0)
     target = batch.reward + batch.discount * bootstrap
-    loss = partial(conservative_loss, cql, actor=actor, batch=batch, target=target, key=conservative_key)
+    importance = importance_weights(sample.probability, sample.num_windows, sac.beta(now))
+    learned = {"actor": actor, "batch": batch, "target": target, "importance": importance}
+    loss = partial(conservative_loss, cql, **learned, key=conservative_key)
     grads, (error, metrics) = jax.grad(loss, has_aux=True)(extra.critic)
     critic, opt_state["critic"] = descend(optimizer["critic"], grads, opt_state["critic"], extra.critic, now)
 
@@ -125,13 +128,20 @@ def update(cql: CQL, state: LearnerState, sample: Sample, key: Array) -> tuple[L
 
 
 def conservative_loss(
-    cql: CQL, critic: Params, *, actor: Params, batch: Transitions, target: Array, key: Array
+    cql: CQL,
+    critic: Params,
+    *,
+    actor: Params,
+    batch: Transitions,
+    target: Array,
+    importance: Array,
+    key: Array,
 ) -> tuple[Array, tuple[Array, Metrics]]:
     """Returns SAC's loss + alpha E[log sum exp Q - Q(o, a)], summed over critics; the errors [E, N]; and metrics.
 
     Consumes `key`.
     """
-    error_loss, (error, metrics) = critic_loss(cql.sac, critic, batch, target, jnp.ones_like(target))
+    error_loss, (error, metrics) = critic_loss(cql.sac, critic, batch, target, importance)
     recorded = cql.sac.critics.values(critic, batch.observation, batch.action)
     gap = soft_maximum(cql, critic, actor, batch, key) - recorded
     conservative = jnp.sum(jax.vmap(lambda row: weighted_mean(row, batch.weight))(gap))

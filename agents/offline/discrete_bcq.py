@@ -20,6 +20,7 @@ from agents.ops.epsilon_greedy import select_action
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_transitions
 from agents.ops.returns import weighted_mean
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -65,7 +66,8 @@ class DiscreteBCQ(NamedTuple):
 def make_discrete_bcq(config: DiscreteBCQConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a BCQ agent for discrete actions; raises UserError as `make_dqn` does."""
     bcq = build_discrete_bcq(config, spec, network)
-    return bind_dqn(bcq.dqn)._replace(name="discrete_bcq", update=partial(update, bcq))
+    agent = bind_dqn(bcq.dqn)._replace(name="discrete_bcq", update=partial(update, bcq))
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_discrete_bcq(config: DiscreteBCQConfig, spec: EnvSpec, network: NetworkConfig) -> DiscreteBCQ:

@@ -10,13 +10,14 @@ import jax
 
 from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample
 from agents.distributions.masking import mask_logits
-from agents.dqn import DQN, DQNConfig, apply_gradient, build_dqn, loss, make_dqn, n_step_returns
+from agents.dqn import DQN, DQNConfig, apply_gradient, bind_dqn, build_dqn, loss, n_step_returns, validate_memoryless
 from agents.networks.config import NetworkConfig
 from agents.ops import validate
 from agents.ops.epsilon_greedy import select_action
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_transitions
 from agents.ops.returns import weighted_mean
+from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -42,9 +43,10 @@ class DiscreteCQLConfig(DQNConfig):
 
 def make_discrete_cql(config: DiscreteCQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a CQL agent for discrete actions; raises UserError as `make_dqn` does."""
+    validate_memoryless(network)
     dqn = build_dqn(config, spec, network)
-    agent = make_dqn(config, spec, network)
-    return agent._replace(name="discrete_cql", update=partial(update, dqn, config.conservative_weight))
+    agent = bind_dqn(dqn)._replace(name="discrete_cql", update=partial(update, dqn, config.conservative_weight))
+    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def update(

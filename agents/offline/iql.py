@@ -87,6 +87,7 @@ class IQLConfig:
         validate.not_negative(self, "inverse_temperature")
         validate.fraction(self, "discount", "expectile")
         validate.fraction(self, "tau", above_zero=True)
+        validate.uniform_replay(self, "IQL")
 
 
 @jax.tree_util.register_dataclass

@@ -41,6 +41,16 @@ def fraction(config: Any, *names: str, above_zero: bool = False) -> None:
             raise UserError(f"{name} must lie in {'(0' if above_zero else '[0'}, 1]: got {value}")
 
 
+def uniform_replay(config: Any, name: str) -> None:
+    """Raises UserError if windows are sampled by priority, whose bias algorithm `name` does not correct."""
+    exponent = config.replay.priority_exponent
+    if exponent:
+        raise UserError(
+            f"{name} has no importance weights for windows that are sampled by priority: expected replay.priority_exponent 0, "
+            f"got {exponent}; use 0, or CQL"
+        )
+
+
 def random_updates(config: Any) -> None:
     """Raises UserError unless `random_updates` is None or at least 0."""
     if config.random_updates is not None and config.random_updates < 0:

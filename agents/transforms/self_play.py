@@ -141,6 +141,7 @@ def make_self_play(
         groups=(),
         gradient_steps=None,
         advantage=None,
+        log_prob=None,
     )
 
 

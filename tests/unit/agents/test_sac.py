@@ -17,6 +17,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.continuous_actors import Squashed, squash
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import first_n_step_transitions
+from agents.ops.optimizers import OptimizerConfig
 from agents.sac import (
     SAC,
     SACConfig,
@@ -289,6 +290,16 @@ def test_too_little_entropy_raises_temperature(learnt, entropy, sign):
 def test_temperature_step_is_adams_first_step_against_gradient(learnt):
     step = float(learnt.state.extra.log_temperature - learnt.first.extra.log_temperature)
     assert step == pytest.approx(-np.sign(learnt.metrics["policy/entropy"] + 2.0) * 3e-4, rel=1e-3)
+
+
+def test_a_clip_by_parameters_is_not_of_the_temperature(learnt):
+    clipped = dataclasses.replace(CONFIG, optimizer=OptimizerConfig(adaptive_clip=1e-6))
+    agents = [make_sac(config, SPEC, NETWORK) for config in (CONFIG, clipped)]
+    first = agents[1].init(jax.random.key(0))
+    plain, state = (
+        jax.jit(agent.update)(agent.init(jax.random.key(0)), learnt.sample, jax.random.key(KEY))[0] for agent in agents
+    )
+    assert state.extra.log_temperature == plain.extra.log_temperature != first.extra.log_temperature
 
 
 def test_a_temperature_that_is_not_learned_stays(learnt):

@@ -13,9 +13,13 @@ from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.networks.continuous_actors import make_squashed_actor
 from agents.networks.state_dependent_noise import feature_noise, initial_noise_state, next_noise_state
+from agents.offline.awac import AWACConfig, make_awac
+from agents.offline.bc import BCConfig, make_bc
+from agents.offline.iql import IQLConfig, make_iql
 from agents.ppg import PPGConfig, make_ppg
 from agents.ppo import PPOConfig, make_ppo
 from agents.sac import SACConfig, make_sac
+from agents.td3 import TD3Config, make_td3
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -172,6 +176,20 @@ def test_update_trains_the_matrix(name):
     before, after = (params["actor"] if name == "sac" else params for params in (state.params, after))
     assert (np.asarray(after["log_std"]) != before["log_std"]).all()
     assert np.isfinite(after["log_std"]).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "config"),
+    [
+        (make_bc, BCConfig()),
+        (make_iql, IQLConfig()),
+        (make_awac, AWACConfig()),
+        (make_td3, TD3Config(random_updates=0)),
+    ],
+)
+def test_policies_that_cannot_have_this_noise_reject_it(make, config):
+    with pytest.raises(UserError, match="sde_period makes noise for PPO, A2C and SAC: expected None for a policy"):
+        make(config, SPEC, NETWORK)
 
 
 def test_networks_without_gaussian_features_are_rejected():

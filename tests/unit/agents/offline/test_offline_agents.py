@@ -1,5 +1,6 @@
 """Offline algorithms against formulas written out: one gradient step from the same networks."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -13,12 +14,14 @@ from agents.catalog import AGENTS
 from agents.dqn import build_dqn
 from agents.offline.awac import AWACConfig, build_awac, make_awac
 from agents.offline.bc import BCConfig, make_bc
+from agents.offline.bcq import BCQConfig
 from agents.offline.cql import CQL, CQLConfig, make_cql
 from agents.offline.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.offline.iql import IQLConfig, build_iql, make_iql
 from agents.offline.td3_bc import TD3BCConfig, make_td3_bc
+from agents.ops.n_step import first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig
-from agents.sac import build_sac
+from agents.sac import build_sac, sample_actions
 from envpool_bridge.errors import UserError
 from tests.support.offline_steps import (
     DISCRETE,
@@ -175,6 +178,32 @@ def test_awac_step_is_that_of_its_equations():
     after, _, _ = jax.jit(agent.update)(state, sample, KEY)
     expected = reference(state.params, state.extra.critic, state.extra.target_critic)
     assert_close((after.params, after.extra.critic), expected)
+
+
+def test_cql_weighs_windows_by_their_probability():
+    prioritized = dataclasses.replace(REPLAY, priority_exponent=0.6)
+    config = CQLConfig(prioritized, critic_learning_rate=RATE, total_updates=10, importance_sampling_exponent=1.0)
+    agent = make_cql(config, SPEC, NETWORK)
+    state, even = start(agent), sample_of()
+    uneven = dataclasses.replace(even, probability=jnp.array([0.4, 0.1, 0.1, 0.1, 0.2, 0.1]))
+    losses = [jax.jit(agent.update)(state, sample, KEY)[1]["loss/critic"] for sample in (even, uneven)]
+    cql = CQL(config, build_sac(config, SPEC, NETWORK))
+    observation, action, _, _, _, weight = parts(even)
+    batch, target_key = first_n_step_transitions(even.trajectory, config.discount, 1), jax.random.split(KEY, 3)[0]
+    following, _ = sample_actions(cql.sac, state.params["actor"], batch.next_observation, target_key)
+    value = cql.sac.critics.values(state.extra.target_critic, batch.next_observation, following)
+    error = cql.sac.critics.values(state.extra.critic, observation, action) - (
+        batch.reward + batch.discount * jnp.min(value, axis=0)
+    )
+    importance = np.array([0.25, 1.0, 1.0, 1.0, 0.5, 1.0])
+    difference = sum(0.5 * mean((importance - 1.0) * error[number] ** 2, weight) for number in range(2))
+    assert_close(losses[1] - losses[0], difference)
+
+
+@pytest.mark.parametrize("config", [IQLConfig, AWACConfig, BCQConfig])
+def test_algorithms_without_importance_weights_reject_priorities(config):
+    with pytest.raises(UserError, match=r"has no importance weights .* expected replay.priority_exponent 0, got 0.6"):
+        config(dataclasses.replace(REPLAY, priority_exponent=0.6))
 
 
 def test_cql_critics_value_recorded_actions_above_others():

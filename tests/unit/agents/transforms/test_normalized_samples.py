@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, ReplayConfig, Sample, Trajectory
+from agents.ddpg import DDPGConfig, make_ddpg
+from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
+from agents.offline.discrete_bcq import DiscreteBCQConfig, make_discrete_bcq
+from agents.offline.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.sac import SACConfig, make_sac
-from envpool_bridge.spec.specs import ArraySpec, EnvSpec
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 N, KEY = 64, jax.random.key(3)
 SPEC = EnvSpec(
@@ -18,10 +22,19 @@ SPEC = EnvSpec(
     {"image": ArraySpec((2, 2), "uint8"), "speed": ArraySpec((3,), "float32")},
     ArraySpec((2,), "float32", -1, 1),
 )
+DISCRETE = dataclasses.replace(SPEC, action=DiscreteSpec(3))
 NETWORK = NetworkConfig(hidden_sizes=(4,), torso="mlp")
+REPLAY = ReplayConfig(batch_size=N)
+AGENTS = {
+    "sac": (make_sac, SACConfig(REPLAY), SPEC),
+    "ddpg": (make_ddpg, DDPGConfig(REPLAY), SPEC),
+    "dqn": (make_dqn, DQNConfig(REPLAY, total_updates=10), DISCRETE),
+    "discrete_cql": (make_discrete_cql, DiscreteCQLConfig(REPLAY, total_updates=10), DISCRETE),
+    "discrete_bcq": (make_discrete_bcq, DiscreteBCQConfig(REPLAY, total_updates=10), DISCRETE),
+}
 
 
-def sample_of(seed):
+def sample_of(seed, spec=SPEC):
     random = np.random.default_rng(seed)
     observation = {
         "image": random.integers(0, 255, (2, N, 2, 2)).astype(np.uint8),
@@ -30,7 +43,11 @@ def sample_of(seed):
     steps = Trajectory(
         observation=observation,
         is_first=np.zeros((2, N), bool),
-        action=random.uniform(-1, 1, (1, N, 2)).astype(np.float32),
+        action=(
+            random.uniform(-1, 1, (1, N, 2)).astype(np.float32)
+            if spec is SPEC
+            else random.integers(0, 3, (1, N), np.int32)
+        ),
         reward=random.normal(size=(1, N)).astype(np.float32),
         terminated=np.zeros((1, N), bool),
         truncated=np.zeros((1, N), bool),
@@ -41,8 +58,9 @@ def sample_of(seed):
     return Sample(steps, np.full(N, 1 / N, np.float32), np.int32(N))
 
 
-def agent_of(is_on):
-    return make_sac(SACConfig(ReplayConfig(batch_size=N), normalize_observations=is_on), SPEC, NETWORK)
+def agent_of(is_on, name="sac"):
+    make, config, spec = AGENTS[name]
+    return make(dataclasses.replace(config, normalize_observations=is_on), spec, NETWORK)
 
 
 def normalized(sample, samples):
@@ -58,10 +76,11 @@ def assert_close(one, other):
 
 
 @pytest.mark.slow
-def test_updates_and_actions_are_of_normalized_observations():
-    agent, plain = agent_of(True), agent_of(False)
+@pytest.mark.parametrize("name", AGENTS)
+def test_updates_and_actions_are_of_normalized_observations(name):
+    agent, plain = agent_of(True, name), agent_of(False, name)
     state, expected = agent.init(KEY), plain.init(KEY)
-    samples = [sample_of(seed) for seed in range(3)]
+    samples = [sample_of(seed, AGENTS[name][2]) for seed in range(3)]
     update, plain_update = jax.jit(agent.update), jax.jit(plain.update)
     for number, sample in enumerate(samples):
         state, _, _ = update(state, sample, KEY)
