@@ -90,6 +90,11 @@ class Experiment:
         own_agents = make_own_agents(self.policies, defaults)
         agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
         agent = taught_agent(agent, self.imitation, spec, self.network, self.run.env_steps_per_update)
+        if self.imitation.demonstrations and self.policies.self_play.slots:
+            raise UserError(
+                f"imitation.demonstrations replace the rewards of one policy: expected --policies.self-play.slots 0 with it, got "
+                f"{self.policies.self_play.slots}"
+            )
         load_policy = partial(load_agent, env=self.env)  # an expert's, for the environments of this run
         agent = imitating_agent(agent, self.imitation, spec, load_policy, self.run.num_updates)
         return with_level_replay(agent, spec, self.run.level_replay, self.run.num_envs)

@@ -45,7 +45,14 @@ from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.keep_models import KeepModels
 from jaxsrl.training.offline_trainable import OfflineTrainable
-from jaxsrl.training.preflight import check_curriculum, check_levels, check_run, jax_env_of_source, runs_on_device
+from jaxsrl.training.preflight import (
+    check_curriculum,
+    check_levels,
+    check_run,
+    check_supervision,
+    jax_env_of_source,
+    runs_on_device,
+)
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.step_recorder import check_recording
 from jaxsrl.training.stop_rules import stop_rules, with_gradient_budget
@@ -132,6 +139,7 @@ def _check_config(plan: Plan, config: RunConfig) -> None:
 def _check_options(config: RunConfig, plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec) -> None:
     check_dataset(config, plan, agent, spec)
     check_recording(config, plan)
+    check_supervision(config, plan)
     check_levels(config, plan, agent, spec)
     check_curriculum(config, plan, source, spec)
 

@@ -93,8 +93,8 @@ class LearnerConfig:
         trajectory_buffer_size: trajectories buffered for the learner with "drop_oldest" instead of being dropped. The least-used
             one is sampled first, then the newest (SRL's priority queue). Trajectories beyond the policy lag are dropped.
         sample_reuse: updates that may use one buffered trajectory. `total_env_steps` counts each use.
-        max_nonfinite_updates: consecutive updates that may be skipped because of a NaN or an infinity; 0 for any number. One more
-            writes its batch into the run directory and triggers `on_nonfinite`.
+        max_nonfinite_updates: consecutive updates, skipped because of a NaN or an infinity, that trigger `on_nonfinite`; 0 for no
+            limit. The last one writes its batch into the run directory, unless the batch is on a device alone.
         on_nonfinite: "stop" ends the run with an error; "roll_back" restores the newest good checkpoint.
     """
 
@@ -122,6 +122,11 @@ class LearnerConfig:
             raise UserError(
                 f"learner.trajectory_buffer_size {self.trajectory_buffer_size} buffers trajectories that would be dropped, but "
                 f"learner.when_full is {self.when_full!r}: use --learner.when-full drop_oldest (and --run.max-policy-lag 2 or more)"
+            )
+        if self.gradients == "asynchronous" and self.on_nonfinite == "roll_back":
+            raise UserError(
+                "learner.on_nonfinite roll_back: asynchronous replicas cannot be rolled back: use --learner.gradients synchronous, "
+                "or --learner.on-nonfinite stop"
             )
         if self.sample_reuse > 1 and not self.trajectory_buffer_size:
             raise UserError(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from agents.api import Trajectory
+from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import field_name
 from envpool_bridge.spec.specs import SpecTree
 from envpool_bridge.spec.tree import Tree, items, unflatten
@@ -66,10 +67,15 @@ def open_dataset(path: Path) -> Dataset:
     """Opens a dataset; only its manifest is read.
 
     Raises:
-        UserError: the directory holds no dataset.
+        UserError: the directory holds no dataset, or one without steps.
         CorruptDatasetError: a file is missing, or has not the shape that the manifest says.
     """
     manifest = read_manifest(path)
+    if not manifest.num_steps:
+        raise UserError(
+            f"{path} has no steps yet: expected a dataset with a whole shard, got a recording that has just started, or was "
+            f"stopped before its first shard: wait for it, or record again"
+        )
     arrays = {name: _open_leaf(path, name, manifest, *form) for name, form in manifest.leaves().items()}
     spec = manifest.spec
     extras: Any = {name: arrays.pop(f"extras/{name}") for name in manifest.extras}
@@ -120,15 +126,15 @@ def find_damage(path: Path) -> Iterator[str]:
 def find_episodes(steps: Trajectory) -> Episodes:
     """Returns the whole episodes in steps: those whose first and last step are there."""
     num_steps = len(steps.reward)
-    acts = np.asarray(steps.valid)
-    first = np.asarray(steps.is_first[:num_steps]) & acts
+    acts, first = np.asarray(steps.valid), np.asarray(steps.is_first[:num_steps])
     last = (np.asarray(steps.terminated) | np.asarray(steps.truncated)) & acts
     ended: list[tuple[int, int, int]] = []
     for row in range(acts.shape[1]):
         begins, ends = np.flatnonzero(first[:, row]), np.flatnonzero(last[:, row])
-        place = np.searchsorted(begins, ends, side="right") - 1
-        # An end without a beginning belongs to an episode that began before the steps.
-        ended += [(int(end), row, int(begins[at])) for end, at in zip(ends, place, strict=True) if at >= 0]
+        # A later end with the same beginning is that of an episode that began before its segment, as is an end without a beginning.
+        place, number = np.unique(np.searchsorted(begins, ends, side="right") - 1, return_index=True)
+        pairs = [(int(end), int(begins[at])) for end, at in zip(ends[number], place, strict=True) if at >= 0]
+        ended += [(end, row, begin) for end, begin in pairs if acts[begin, row]]
     ended.sort()
     ends, rows, begins = (
         (np.array(column, int) for column in zip(*ended, strict=True)) if ended else [np.zeros(0, int)] * 3

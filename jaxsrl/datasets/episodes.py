@@ -63,7 +63,7 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
         best: share of the episodes to take, those of the highest returns; over all datasets.
 
     Raises:
-        UserError: the environments differ, `best` is not in (0, 1], or `out` has files.
+        UserError: the environments or values of the same name differ, `best` is not in (0, 1], or `out` has files.
     """
     if not 0.0 < best <= 1.0:
         raise UserError(f"best is a share of the episodes: expected a number in (0, 1], got {best}")
@@ -71,6 +71,7 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
     _validate_alike(datasets)
     first = datasets[0].manifest
     common = set.intersection(*[set(dataset.manifest.extras) for dataset in datasets])
+    _validate_extras(datasets, common)
     extras = {name: extra for name, extra in first.extras.items() if name in common}
     is_whole = best == 1.0 and len({dataset.manifest.num_rows for dataset in datasets}) == 1
     origin = {"merged": [{"path": dataset.path.name, **dataset.manifest.origin} for dataset in datasets], "best": best}
@@ -113,6 +114,18 @@ def _validate_alike(datasets: Sequence[Dataset]) -> None:
                 f"datasets of one environment can be merged: {dataset.path} has another observation or action than "
                 f"{datasets[0].path}"
             )
+
+
+def _validate_extras(datasets: Sequence[Dataset], names: set[str]) -> None:
+    for name in sorted(names):
+        first, *others = [dataset.manifest.extras[name] for dataset in datasets]
+        for dataset, extra in zip(datasets[1:], others, strict=True):
+            if (extra.dtype, extra.shape) != (first.dtype, first.shape):
+                raise UserError(
+                    f"datasets whose steps have the same values can be merged: expected {name} of {dataset.path} to be "
+                    f"{first.dtype} {first.shape} as in {datasets[0].path}, got {extra.dtype} {extra.shape}; merge those of one "
+                    f"algorithm"
+                )
 
 
 def _with_extras(steps: Trajectory, names: set[str]) -> Trajectory:

@@ -64,6 +64,7 @@ class DatasetWriter:
             name: _LeafFile(path, name, *form, manifest.num_rows) for name, form in manifest.leaves().items()
         }
         self._num_steps = manifest.num_steps
+        self._begins_segment = False
         for leaf in self._leaves.values():
             self._files.callback(leaf.close)
             leaf.seek(self._num_steps)
@@ -80,31 +81,43 @@ class DatasetWriter:
         Raises:
             UserError: shapes or dtypes differ from the manifest's.
         """
-        arrays = leaf_arrays(steps)
         count = len(steps.reward)
+        # Of stacked frames, those before the first step are in the file already.
+        arrays = {name: array[-(count + is_observed(name)) :] for name, array in leaf_arrays(steps).items()}
         for name, leaf in self._leaves.items():
-            # Of stacked frames, those before the first step are in the file already.
-            wanted = count + 1 if is_observed(name) else count
-            leaf.append(arrays[name][-wanted:] if name in arrays else None, count)
+            leaf.validate(arrays.get(name), count)
+        if self._begins_segment and not arrays["is_first"][0].all():
+            # Its first stacks must not reach into the segment before.
+            observed = {name: arrays[name][[0, 0]] for name in self._leaves if is_observed(name)}
+            observed["is_first"][0] = True
+            self._append_reset(observed)
+        self._begins_segment = False
+        for name, leaf in self._leaves.items():
+            leaf.append(arrays[name], count)
         self._num_steps += count
         if sum(leaf.num_new_bytes for leaf in self._leaves.values()) >= self._shard_bytes:
             self.commit()
 
     def end_segment(self) -> None:
-        """Separates the steps so far from steps that do not follow them: every row then begins an episode.
+        """Separates the steps so far from steps that do not follow them.
 
-        An episode that is under way is truncated; its last observation stays, and can be bootstrapped from.
+        An episode that is under way is truncated; its last observation stays, and can be bootstrapped from. A step that only resets
+        precedes the next steps if they begin within an episode.
         """
         if not self._num_steps:
             return
-        observed = {name: leaf.last for name, leaf in self._leaves.items() if is_observed(name)}
+        self._begins_segment = True
+        observed = {name: np.stack([leaf.last] * 2) for name, leaf in self._leaves.items() if is_observed(name)}
         if observed["is_first"].all():
             return  # every row has just been reset
         self._truncate_last()
+        observed["is_first"][1] = True
+        self._append_reset(observed)
+
+    def _append_reset(self, observed: dict[str, np.ndarray]) -> None:
+        """Appends a step that only resets; `observed` has the values [2, R, ...] at it and after it of observed leaves."""
         for name, leaf in self._leaves.items():
-            value = leaf.last if is_observed(name) else np.zeros_like(leaf.last)
-            after = np.ones_like(value) if name == "is_first" else value
-            leaf.append(np.stack([value, after] if is_observed(name) else [value]), 1)
+            leaf.append(observed[name] if is_observed(name) else np.zeros_like(leaf.last)[None], 1)
         self._num_steps += 1
 
     def _truncate_last(self) -> None:
@@ -187,14 +200,17 @@ class _LeafFile:
             self._write_header(num_steps + self._observed)
         self._file.seek(self._begin + num_steps * self.last.nbytes)
 
-    def append(self, values: np.ndarray | None, count: int) -> None:
-        """Appends [count, R, ...], and of observed leaves one more, which the next call overwrites."""
+    def validate(self, values: np.ndarray | None, count: int) -> None:
+        """Raises UserError unless the values are those of `count` steps of this leaf."""
         expected = (count + self._observed, *self.last.shape), self.last.dtype
         actual = None if values is None else (values.shape, values.dtype)
-        if values is None or actual != expected:
+        if actual != expected:
             raise UserError(
                 f"dataset leaf {self._name}: expected {expected}, got {actual}; the manifest was made for others"
             )
+
+    def append(self, values: np.ndarray, count: int) -> None:
+        """Appends [count, R, ...], and of observed leaves one more, which the next call overwrites."""
         data = np.ascontiguousarray(values[:count]).data.cast("B") if values[:count].size else b""
         self._checksum = zlib.crc32(data, self._checksum)
         self._file.write(data)

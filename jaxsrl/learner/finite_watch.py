@@ -44,13 +44,13 @@ class FiniteWatch:
         before, self._unread = self._unread, metrics
         if before is not None:
             self._count(before)
-        if wait or self._in_a_row:
+        if wait or self._in_a_row or self._limit == 1:  # one skipped update is too many: its batch must be the newest
             self._count(metrics)
             self._unread = None
         if not self._limit or self._in_a_row < self._limit:
             return False
         self._in_a_row = 0
-        if self._dump is not None:
+        if self._dump is not None and jax.tree.leaves(batch):
             write_batch(self._dump, batch)
         return True
 

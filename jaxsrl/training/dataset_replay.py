@@ -9,7 +9,8 @@ import numpy as np
 
 from agents.api import EPISODE_STEP, RETURN_TO_GO, AnyAgent, Replay, ReplayAgent, Trajectory
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import EnvSpec, describe_leaves, num_frames
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, describe_leaves, num_frames
+from envpool_bridge.spec.tree import items, leaves, shown_path
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.parts import DatasetConfig
 from jaxsrl.config.run_config import RunConfig
@@ -74,14 +75,39 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
                 f"dataset {path}: expected the {part} of {spec.env_id}, {describe_leaves(part, own)}: got "
                 f"{describe_leaves(part, other)} of {recorded.env_id}"
             )
+    _validate_bounds(path, spec, recorded)
     given = {RETURN_TO_GO, EPISODE_STEP} if agent.data.whole_episodes else set()
-    missing = sorted(set(agent.extras) - set(dataset.manifest.extras) - given)
+    wanted, extras = set(agent.extras) - given, dataset.manifest.extras
+    missing = sorted(wanted - set(extras))
     if missing:
         raise UserError(
             f"agent {agent.name} learns from {', '.join(missing)} of each step, which {path} does not have: record it with this "
             f"algorithm, or use another one"
         )
+    for name in sorted(wanted):
+        own, other = agent.extras[name], extras[name]
+        if (own.dtype, own.shape) != (other.dtype, other.shape):
+            raise UserError(
+                f"agent {agent.name} learns from {name} of each step: expected {own.dtype} {own.shape}, got {other.dtype} "
+                f"{other.shape} in {path}: record it with this algorithm, or use another one"
+            )
     return dataset
+
+
+def _validate_bounds(path: Path, spec: EnvSpec, recorded: EnvSpec) -> None:
+    for (keys, own), other in zip(items(spec.action), leaves(recorded.action), strict=True):
+        if isinstance(own, ArraySpec) and not all(map(np.array_equal, _bounds(own), _bounds(other))):
+            # Agents scale actions to these bounds.
+            raise UserError(
+                f"dataset {path}: expected {shown_path('action', keys)} between {own.low} and {own.high} as in {spec.env_id}: got "
+                f"{other.low} to {other.high} of {recorded.env_id}; train in an environment with the bounds of the dataset"
+            )
+
+
+def _bounds(leaf: ArraySpec) -> list[np.ndarray]:
+    """Returns the lowest and highest value of each element; an infinite one where there is no bound."""
+    bounds = ((leaf.bound("low"), -np.inf), (leaf.bound("high"), np.inf))
+    return [np.broadcast_to(free if bound is None else bound, leaf.stored_shape) for bound, free in bounds]
 
 
 def _forms(spec_tree: Any) -> Any:

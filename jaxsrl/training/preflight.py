@@ -81,6 +81,20 @@ def check_curriculum(config: RunConfig, plan: Plan, source: EnvSource, spec: Env
         env.close()
 
 
+def check_supervision(config: RunConfig, plan: Plan) -> None:
+    """Rejects the isolation of failing environments where no worker steps them.
+
+    Raises:
+        UserError: names plans that have workers.
+    """
+    choice = config.pool.supervision.bad_env_output
+    if choice != "raise" and not isinstance(plan.environments.placement, Processes):
+        raise UserError(
+            f"plan {plan.name}: pool.supervision.bad_env_output {choice} is for environments in workers: use --plan "
+            f"single_learner_fine, or --pool.supervision.bad-env-output raise"
+        )
+
+
 def check_levels(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
     """Rejects levels where the agent of another process or machine would choose them, and with stages of the run.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from agents.api import ReplayAgent
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import REPLAY
 from jaxsrl.checkpoints.partial_restore import format_report
@@ -15,6 +16,7 @@ from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.dataset_replay import own_replay
 from jaxsrl.training.run_state import (
     holds_replay,
     learner_that_fits,
@@ -26,6 +28,7 @@ from jaxsrl.training.run_state import (
     without_rows,
 )
 from jaxsrl.training.setup import TrainingSetup
+from jaxsrl.training.step_recorder import check_new_run
 from jaxsrl.training.trainable import Trainable
 from jaxsrl.training.warm_start import warm_start
 
@@ -48,13 +51,16 @@ class RunCheckpoints:
         """Returns the arrays of the newest checkpoint that this run can use; None where the run starts from scratch.
 
         Raises:
-            UserError: no checkpoint is intact, or the newest is of another network or algorithm.
+            UserError: no checkpoint is intact, the newest is of another network or algorithm, or a new run would replace the
+                recorded steps of an earlier one.
         """
         setup, config = self._setup, self._setup.config
         validate = None if config.checkpoint.partial_restore else self._validate_fit
         restored = self._coordinator.restore(
             lambda: self._store.restore_newest(validate=validate) or self._warm_start()
         )
+        if restored is None or not restored[0]:
+            check_new_run(setup)
         if restored is None:
             setup.directory.log(f"starts: {config.num_updates} updates")
             return None
@@ -112,8 +118,10 @@ class RunCheckpoints:
         setup, config = self._setup, self._setup.config
         problem = (
             f"{config.learner.max_nonfinite_updates} consecutive updates produced NaN or infinity and were skipped (last: "
-            f"{learner.num_updates}); the batch is in {NOT_FINITE_BATCH} of {setup.directory.path}"
+            f"{learner.num_updates})"
         )
+        if (setup.directory.path / NOT_FINITE_BATCH).exists():  # no file where the batch is on the device alone
+            problem += f"; the batch is in {NOT_FINITE_BATCH} of {setup.directory.path}"
         restored = None
         if config.learner.on_nonfinite == "roll_back":
             restored = self._coordinator.restore(self._store.restore_newest)
@@ -183,7 +191,10 @@ class RunCheckpoints:
     def _replay_forms(self) -> dict[str, Form]:
         setup = self._setup
         shapes = trajectory_shapes(setup.agent, setup.spec, setup.config.num_envs, setup.config.rollout_length)
-        return replay_forms(setup.agent, setup.keys.init, shapes)
+        agent = setup.agent
+        if isinstance(agent, ReplayAgent):
+            agent = agent._replace(data=own_replay(agent.data, setup.config.dataset))
+        return replay_forms(agent, setup.keys.init, shapes)
 
     def _has_same_environments(self, metadata: Mapping[str, Any]) -> tuple[bool, bool]:
         """Returns whether the environment is the checkpoint's, and whether the seed is."""

@@ -12,6 +12,7 @@ from agents.api import Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
+from jaxsrl.checkpoints.run_directory import CONFIG
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.datasets.manifest import Manifest, read_manifest
@@ -103,15 +104,28 @@ def open_writer(path: Path, manifest: Manifest, step: int) -> DatasetWriter:
             f"{path} is a dataset of {dict(written.origin)}: expected a new directory, or the dataset of this run, "
             f"{dict(manifest.origin)}; choose another --run.record"
         )
-    if first <= step:
-        writer = DatasetWriter.reopen(path, step - first)
-        if writer.num_steps == step - first:
-            return writer
-        writer.close()
-    raise UserError(
-        f"{path} has steps {first} to {first + written.num_steps} of each row, and the run continues at step {step}: expected that "
-        f"they end there; choose another --run.record"
-    )
+    if step - first not in (0, *[shard.end for shard in written.shards]):
+        raise UserError(
+            f"{path} has steps {first} to {first + written.num_steps} of each row, and the run continues at step {step}: expected "
+            f"that they end there; choose another --run.record"
+        )
+    return DatasetWriter.reopen(path, step - first)
+
+
+def check_new_run(setup: TrainingSetup) -> None:
+    """Raises UserError where a run without a checkpoint would replace the steps of an earlier run of its name.
+
+    A run that was killed before its first checkpoint has a configuration, and records again from its first step.
+    """
+    path = Path(setup.config.record)
+    if not setup.config.record or not is_dataset(path) or (setup.directory.path / CONFIG).exists():
+        return
+    written = read_manifest(path)
+    if written.num_steps and written.origin.get("run") == setup.directory.path.name:
+        raise UserError(
+            f"{path} holds {written.num_steps} steps of each row of an earlier run of that name: expected a new directory; remove "
+            f"it, or choose another --run.record"
+        )
 
 
 def make_recorder(setup: TrainingSetup, log: EpisodeLog) -> StepRecorder | None:

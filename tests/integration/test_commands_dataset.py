@@ -113,7 +113,11 @@ def test_a_file_of_d4rl_is_converted(capsys):
     with h5py.File("walk.hdf5", "w") as data:
         data["observations"], data["actions"] = np.zeros((4, 3)), np.zeros((4, 1))
         data["rewards"], data["terminals"] = np.arange(4.0), np.array([False, True, False, True])
-    jaxsrl.cli.main.main(["dataset", "convert", "walk.hdf5", "--to", "jaxsrl", "--out", "set", "--json"])
+    command = ["dataset", "convert", "walk.hdf5", "--to", "jaxsrl", "--out", "set", "--json"]
+    with pytest.raises(SystemExit):
+        jaxsrl.cli.main.main(command)
+    assert "--max-episode-steps" in capsys.readouterr().err
+    jaxsrl.cli.main.main([*command, "--max-episode-steps", "1000"])
     told = json.loads(capsys.readouterr().out)
     assert (told["env_steps"], told["episodes"], told["max_return"]) == (4, 2, 5.0)
 

@@ -10,6 +10,8 @@ import pytest
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.errors import UserError
+from envpool_bridge.options import SupervisorOptions
 from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.machine.resources import Resources
@@ -66,6 +68,25 @@ def test_too_many_in_a_row_stop_the_run_with_the_batch_at_hand(tmp_path):
         train(tmp_path, 5, UPDATES)
     with np.load(tmp_path / "run" / "not_finite_batch.npz") as batch:
         assert batch["reward"].shape == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"learner_gradients": "asynchronous", "learner_on_nonfinite": "roll_back"},
+            "asynchronous replicas cannot be rolled back",
+        ),
+        (
+            {"pool_supervision": SupervisorOptions(bad_env_output="drop_episode")},
+            "plan serial: pool.supervision.bad_env_output drop_episode is for environments in workers",
+        ),
+    ],
+)
+def test_what_a_plan_cannot_do_about_failures_is_rejected(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        train(tmp_path, 5, 6, **changes)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

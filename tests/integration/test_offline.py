@@ -13,6 +13,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec
 from jaxsrl.datasets.dataset import find_damage, find_episodes, open_dataset
 from jaxsrl.datasets.manifest import leaf_file
 from jaxsrl.datasets.writer import DatasetWriter
@@ -20,6 +21,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.record import RecordConfig, record
 from jaxsrl.experiment import Experiment
 from jaxsrl.replay.host.buffer import HostBuffer
+from jaxsrl.training.dataset_replay import open_for_agent
 from jaxsrl.training.train import TrainingLoop
 from tests.support.compilations import compilations
 from tests.support.run_configs import run_config
@@ -220,6 +222,51 @@ def test_a_share_of_each_sample_is_from_the_dataset(recorded, tmp_path, monkeypa
             quiet=True
         )
     same(resumed.state, whole, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_run_with_a_dataset_and_late_priorities_resumes(recorded, tmp_path):
+    replay = dataclasses.replace(DQN.replay, priority_exponent=0.6, priority_delay=2)
+    agent = dataclasses.replace(DQN, replay=replay, importance_sampling_end=DQN.importance_sampling_exponent)
+    options = {"plan": "serial", "replay_memory": "host", "dataset_share": 0.25, "gradient_steps": None}
+    whole = experiment(tmp_path / "whole", recorded, agent, **options, total_env_steps=160).train(quiet=True)
+    for steps in (96, 160):
+        resumed = experiment(tmp_path / "parts", recorded, agent, **options, total_env_steps=steps).train(quiet=True)
+    same(resumed.state, whole.state, rtol=0, atol=0)
+
+
+def with_manifest(dataset, path, **changes):
+    """Writes the steps of a dataset with another manifest."""
+    with DatasetWriter(path, dataclasses.replace(dataset.manifest, **changes)) as writer:
+        writer.append(dataset.steps)
+    return path
+
+
+def test_actions_of_other_bounds_are_rejected(recorded, tmp_path):
+    source = make_env(CARTPOLE)
+    agent, spec = dqn_of(source), source.spec()
+    action = ArraySpec((), "int32", -1.0, 1.0)
+    path = with_manifest(recorded, tmp_path / "set", spec=dataclasses.replace(recorded.manifest.spec, action=action))
+    for low, high in ((-1.0, 1.0), (-1, 1)):
+        same_bounds = dataclasses.replace(spec, action=dataclasses.replace(action, low=low, high=high))
+        assert open_for_agent(path, agent, same_bounds).manifest.spec.action == action
+    for low, high in ((-1.0, 2.0), (-1.0, None), (-2.0, 1.0)):
+        other = dataclasses.replace(spec, action=dataclasses.replace(action, low=low, high=high))
+        with pytest.raises(UserError, match=f"expected action between {low} and {high} .*got -1.0 to 1.0"):
+            open_for_agent(path, agent, other)
+
+
+def test_values_of_another_form_are_rejected(recorded, tmp_path):
+    source = make_env(CARTPOLE)
+    agent, spec = dqn_of(source)._replace(extras={"reward": ArraySpec((), "float32")}), source.spec()
+    steps = dataclasses.replace(
+        recorded, steps=dataclasses.replace(recorded.steps, extras={"reward": recorded.steps.reward})
+    )
+    path = with_manifest(steps, tmp_path / "set", extras=agent.extras)
+    open_for_agent(path, agent, spec)
+    other = agent._replace(extras={"reward": ArraySpec((2,), "float32")})
+    with pytest.raises(UserError, match=r"learns from reward .*expected float32 \(2,\), got float32 \(\)"):
+        open_for_agent(path, other, spec)
 
 
 def test_what_does_not_fit_is_rejected_before_anything_starts(recorded, tmp_path):

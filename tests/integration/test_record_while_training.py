@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +20,16 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.commands.record import Record
 from jaxsrl.datasets.dataset import find_damage, find_episodes, open_dataset
+from jaxsrl.datasets.manifest import Manifest
 from jaxsrl.datasets.writer import leaf_arrays
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.record_replay import record_replay
 from jaxsrl.experiment import Experiment
 from jaxsrl.runs.read_checkpoint import read_saved_run
 from jaxsrl.training.host_trainable import HostTrainable
+from jaxsrl.training.step_recorder import open_writer
 from tests.support.run_configs import run_config
+from tests.unit.jaxsrl.datasets import test_datasets as steps_of_tests
 
 ROWS, LENGTH = 8, 8
 CARTPOLE = EnvConfig("CartPole-v1")
@@ -179,6 +183,38 @@ def test_a_dataset_of_another_run_stays(tmp_path):
     with pytest.raises(UserError, match="expected a new directory, or the dataset of this run"):
         experiment(tmp_path, updates=1, name="other").train(quiet=True)
     assert dataclasses.asdict(open_dataset(tmp_path / "set").manifest) == before
+
+
+def test_a_dataset_that_does_not_fit_stays(tmp_path):
+    path, spec, rows = tmp_path / "set", steps_of_tests.SPEC, steps_of_tests.ROWS
+    manifest = Manifest(spec, rows, steps_of_tests.EXTRAS, origin={"run": "run"})
+    steps = steps_of_tests.random_steps(30)
+    with open_writer(path, manifest, 8) as writer:
+        for begin in range(0, 30, 10):
+            writer.append(steps_of_tests.part(steps, begin, begin + 10))
+            writer.commit()
+    before = dataclasses.asdict(open_dataset(path).manifest)
+    for step in (0, 23, 48):
+        with pytest.raises(UserError, match=f"has steps 8 to 38 of each row, and the run continues at step {step}"):
+            open_writer(path, manifest, step)
+        assert dataclasses.asdict(open_dataset(path).manifest) == before
+    with open_writer(path, manifest, 18) as writer:
+        assert writer.num_steps == 10
+
+
+@pytest.mark.slow
+def test_a_new_run_replaces_no_dataset_of_its_name(tmp_path):
+    experiment(tmp_path, updates=1).train(quiet=True)
+    expected = leaf_arrays(open_dataset(tmp_path / "set").steps)
+    # A run that was killed before its first checkpoint records again.
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    experiment(tmp_path, updates=1).train(quiet=True)
+    shutil.rmtree(tmp_path / "run")
+    for _ in range(2):
+        with pytest.raises(UserError, match="holds 8 steps of each row of an earlier run of that name"):
+            experiment(tmp_path, updates=1).train(quiet=True)
+    for name, array in leaf_arrays(open_dataset(tmp_path / "set").steps).items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("capacity", [512, pytest.param(128, marks=pytest.mark.slow)])

@@ -16,6 +16,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.experiment import Experiment
+from jaxsrl.population.imitation import ImitationConfig
 from jaxsrl.population.policies import PoliciesConfig, load_policy_params
 from tests.support.learner_processes import ends, start_two
 from tests.support.run_configs import run_config
@@ -94,6 +95,12 @@ def test_slots_hold_their_members_in_every_process(tmp_path, serial, plan_name):
     assert [status for status, _, _ in ended] == [0, 0], ended
     expected = {str(version): members for version, members in serial[1].items()}
     assert [json.loads(said.strip().splitlines()[-1]) for _, said, _ in ended] == [expected] * 2
+
+
+def test_self_play_of_imitated_rewards_is_rejected(tmp_path):
+    imitation = ImitationConfig(demonstrations=str(tmp_path))
+    with pytest.raises(UserError, match=r"rewards of one policy: expected --policies.self-play.slots 0 with it, got 2"):
+        dataclasses.replace(experiment(tmp_path), imitation=imitation).build()
 
 
 @pytest.mark.parametrize("plan_name", ["central", "distributed_replay"])

@@ -25,6 +25,7 @@ class DatasetCommand:
         out: convert, merge: directory to create; with --to minari the id, such as jaxsrl/hopper/medium-v0. view: file of the page,
             by default DATASET/view.html.
         to: convert: the format to write.
+        max_episode_steps: convert: number of steps after which time ends an episode, for a file of D4RL without "timeouts".
         best: merge: share of the episodes to take, those with the highest returns.
         random: score: mean return of random actions.
         expert: score: mean return of an expert.
@@ -35,6 +36,7 @@ class DatasetCommand:
     paths: Annotated[tuple[str, ...], tyro.conf.Positional]
     out: str = ""
     to: Literal["minari", "jaxsrl"] = "minari"
+    max_episode_steps: int | None = None
     best: float = 1.0
     random: float | None = None
     expert: float | None = None
@@ -92,7 +94,7 @@ class DatasetCommand:
         if self.to == "jaxsrl":
             path = Path(self.paths[0])
             if path.is_file():
-                from_d4rl(path, Path(self.out))
+                from_d4rl(path, Path(self.out), self.max_episode_steps)
             else:
                 from_minari(self.paths[0], Path(self.out))
             self._print(Path(self.out))

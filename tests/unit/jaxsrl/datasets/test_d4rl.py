@@ -62,6 +62,27 @@ def test_transitions_are_those_of_d4rl(tmp_path):
     assert list(find_damage(tmp_path / "set")) == []
 
 
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_long_episodes_of_files_without_timeouts_are_cut(tmp_path, length):
+    arrays = file_of()
+    del arrays["timeouts"]
+    write_file(tmp_path / "walk.hdf5", arrays)
+    with pytest.raises(UserError, match='has no "timeouts".*--max-episode-steps'):
+        from_d4rl(tmp_path / "walk.hdf5", tmp_path / "set")
+    with pytest.raises(UserError, match="expected at least 1, got 0"):
+        from_d4rl(tmp_path / "walk.hdf5", tmp_path / "set", 0)
+    from_d4rl(tmp_path / "walk.hdf5", tmp_path / "set", length)
+    count, arrays["timeouts"] = 0, np.zeros(100, bool)
+    for step in range(100):  # as the loop of D4RL's `qlearning_dataset`
+        count += 1
+        arrays["timeouts"][step] = count == length and not arrays["terminals"][step]
+        count = 0 if count == length or arrays["terminals"][step] else count
+    steps, expected = open_dataset(tmp_path / "set").steps, transitions_of(arrays)
+    np.testing.assert_allclose(steps.observation[:-1][steps.valid], expected[:, :3], rtol=1e-6)
+    np.testing.assert_allclose(steps.reward[steps.valid], expected[:, 5], rtol=1e-6)
+    assert find_episodes(steps).lengths.max() <= length
+
+
 def test_other_files_are_rejected(tmp_path):
     (tmp_path / "text.hdf5").write_text("no")
     with pytest.raises(UserError, match="is no HDF5 file"):

@@ -1,5 +1,6 @@
 """Datasets on disk: writing in pieces, interruption, damage, episodes, merging, and Minari's format."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -7,12 +8,14 @@ import numpy as np
 import pytest
 
 from agents.api import Trajectory
+from agents.transforms.frame_stacking import stack_frames
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.datasets.dataset import describe, find_damage, find_episodes, open_dataset
 from jaxsrl.datasets.episodes import merge
+from jaxsrl.datasets.hindsight import episode_values
 from jaxsrl.datasets.manifest import CorruptDatasetError, Manifest, leaf_file
 from jaxsrl.datasets.minari import from_minari, to_minari
 from jaxsrl.datasets.writer import DatasetWriter, leaf_arrays
@@ -111,8 +114,23 @@ def test_a_new_dataset_needs_a_new_directory(tmp_path):
 
 def test_other_shapes_are_rejected(tmp_path):
     writer = DatasetWriter(tmp_path / "set", Manifest(SPEC, ROWS, EXTRAS))
-    with writer, pytest.raises(UserError, match="dataset leaf .*expected"):
-        writer.append(random_steps(5, num_rows=2))
+    steps = random_steps(5)
+    with writer:
+        with pytest.raises(UserError, match="dataset leaf .*expected"):
+            writer.append(random_steps(5, num_rows=2))
+        with pytest.raises(UserError, match="dataset leaf extras/log_prob: expected .*, got None"):
+            writer.append(dataclasses.replace(steps, extras={}))
+        writer.append(steps)
+    assert_equal(open_dataset(tmp_path / "set").steps, steps)  # nothing of the others
+
+
+def test_a_recording_without_a_shard_has_no_steps_yet(tmp_path):
+    writer = DatasetWriter(tmp_path / "set", Manifest(SPEC, ROWS, EXTRAS))
+    with pytest.raises(UserError, match="has no steps yet: .*record again"):
+        open_dataset(tmp_path / "set")
+    writer.append(random_steps(5))
+    writer.close()
+    assert open_dataset(tmp_path / "set").manifest.num_steps == 5
 
 
 WRITER = """
@@ -245,6 +263,68 @@ def test_merging_keeps_rows_or_takes_whole_episodes(tmp_path):
     assert list(find_damage(tmp_path / "best")) == []
     with pytest.raises(UserError, match=r"in \(0, 1\]"):
         merge([one.path], tmp_path / "none", best=0.0)
+
+
+def cut_steps(seed, offsets):
+    """Returns 40 steps of episodes of 8 steps and resets; each row begins so many steps after the first one of an episode."""
+    place = (np.arange(41)[:, None] + np.array(offsets)) % 9
+    ends = place[:-1] == 7
+    steps = part(random_steps(40, seed), 0, 40)
+    return dataclasses.replace(
+        steps, is_first=place == 0, terminated=ends, truncated=np.zeros_like(ends), valid=place[:-1] != 8
+    )
+
+
+@pytest.mark.parametrize(("offsets", "num_cut"), [((0, 3, 5), 2), ((5, 5, 5), 0)])
+def test_cut_episodes_of_merged_datasets_stay_apart(tmp_path, offsets, num_cut):
+    first, second = cut_steps(1, offsets), cut_steps(2, (0, 3, 5))
+    one, two = write(tmp_path / "one", first, [40]), write(tmp_path / "two", second, [40])
+    merged = merge([one.path, two.path], tmp_path / "both")
+    assert list(find_damage(merged.path)) == []
+    steps, episodes = merged.steps, find_episodes(merged.steps)
+    begin = 42 if num_cut else 41  # where all rows have just been reset, the first dataset needs no such step
+    assert_equal(part(steps, begin, begin + 39), part(second, 0, 39))
+    assert_equal(part(steps, 0, 39), part(first, 0, 39))
+    is_own = episodes.end <= 40
+    assert (episodes.begin[~is_own] >= begin).all()
+    own, others = find_episodes(first), find_episodes(second)
+    assert is_own.sum() == len(own.returns) + num_cut
+    assert episodes.truncated[is_own].sum() == num_cut
+    assert set(own.returns) <= set(episodes.returns[is_own])
+    assert set(others.returns) <= set(episodes.returns[~is_own])
+    # Frames before the first step of a dataset are not those of the other.
+    frames, is_first = (np.asarray(each[begin - 2 : begin + 1]) for each in (steps.observation["a b"], steps.is_first))
+    stack = np.asarray(stack_frames(frames, is_first, 3))[0]
+    np.testing.assert_array_equal(stack, np.stack([second.observation["a b"][0]] * 3, axis=1))
+    # An episode whose beginning is not recorded has no values.
+    known = np.isfinite(episode_values(steps)["return_to_go"])
+    assert known[begin, 0]
+    assert not known[begin : begin + 3, 1:].any()
+    best = merge([merged.path], tmp_path / "best", 0.5)
+    assert set(returns_of(best)) <= set(episodes.returns.round(5))
+
+
+def test_a_later_end_is_not_that_of_an_earlier_beginning():
+    steps = random_steps(30, num_rows=1)
+    zeros = np.zeros((30, 1), bool)
+    terminated, is_first = zeros.copy(), np.zeros((31, 1), bool)
+    terminated[[4, 20]], is_first[0] = True, True  # steps 6 to 20 are the end of an episode of another recording
+    steps = dataclasses.replace(steps, is_first=is_first, terminated=terminated, truncated=zeros, valid=~zeros)
+    episodes, values = find_episodes(steps), episode_values(steps)
+    assert list(zip(episodes.begin, episodes.end, strict=True)) == [(0, 5)]
+    assert values["return_to_go"][0, 0] == pytest.approx(steps.reward[:5].sum(), abs=1e-5)
+    assert not np.isfinite(values["return_to_go"][5:]).any()
+
+
+def test_values_of_another_form_are_not_merged(tmp_path):
+    one = write(tmp_path / "one", random_steps(20), [20])
+    steps = random_steps(20)
+    steps = dataclasses.replace(steps, extras={"log_prob": np.zeros((20, ROWS, 2), np.float32)})
+    with DatasetWriter(tmp_path / "two", Manifest(SPEC, ROWS, {"log_prob": ArraySpec((2,), "float32")})) as writer:
+        writer.append(steps)
+    with pytest.raises(UserError, match=r"expected log_prob of .*two to be float32 \(\) .*got float32 \(2,\)"):
+        merge([one.path, tmp_path / "two"], tmp_path / "both")
+    assert not (tmp_path / "both").exists()
 
 
 def episodes_of(dataset):

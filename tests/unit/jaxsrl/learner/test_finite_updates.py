@@ -98,6 +98,18 @@ def test_watch_reads_the_first_skip_late_and_later_ones_at_once():
     assert not watch.observe(Unread(), (), wait=False)
 
 
+def test_a_limit_of_one_is_reached_by_a_single_skipped_update(tmp_path):
+    _, stuck = skipping(0, 1, 0, 0, limit=1, wait=False, dump=tmp_path / "batch.npz")
+    assert stuck == [False, True, False, False]
+    assert (tmp_path / "batch.npz").exists()
+
+
+def test_no_file_is_written_of_a_batch_that_is_on_devices_alone(tmp_path):
+    watch = FiniteWatch(1, tmp_path / "batch.npz")
+    assert watch.observe({SKIPPED: np.float32(1.0)}, (), wait=True)
+    assert not (tmp_path / "batch.npz").exists()
+
+
 def test_of_several_policies_any_one_counts():
     watch = FiniteWatch(1)
     assert watch.observe({f"a/{SKIPPED}": np.float32(0.0), f"b/{SKIPPED}": np.float32(1.0)}, (), wait=True)
