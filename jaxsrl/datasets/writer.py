@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -65,6 +66,7 @@ class DatasetWriter:
         }
         self._num_steps = manifest.num_steps
         self._begins_segment = False
+        self._failure: Exception | None = None
         for leaf in self._leaves.values():
             self._files.callback(leaf.close)
             leaf.seek(self._num_steps)
@@ -80,6 +82,7 @@ class DatasetWriter:
 
         Raises:
             UserError: shapes or dtypes differ from the manifest's.
+            OSError: this write failed, or an earlier one.
         """
         count = len(steps.reward)
         # Of stacked frames, those before the first step are in the file already.
@@ -92,8 +95,9 @@ class DatasetWriter:
             observed["is_first"][0] = True
             self._append_reset(observed)
         self._begins_segment = False
-        for name, leaf in self._leaves.items():
-            leaf.append(arrays[name], count)
+        with self._all_leaves():
+            for name, leaf in self._leaves.items():
+                leaf.append(arrays[name], count)
         self._num_steps += count
         if sum(leaf.num_new_bytes for leaf in self._leaves.values()) >= self._shard_bytes:
             self.commit()
@@ -116,9 +120,24 @@ class DatasetWriter:
 
     def _append_reset(self, observed: dict[str, np.ndarray]) -> None:
         """Appends a step that only resets; `observed` has the values [2, R, ...] at it and after it of observed leaves."""
-        for name, leaf in self._leaves.items():
-            leaf.append(observed[name] if is_observed(name) else np.zeros_like(leaf.last)[None], 1)
+        with self._all_leaves():
+            for name, leaf in self._leaves.items():
+                leaf.append(observed[name] if is_observed(name) else np.zeros_like(leaf.last)[None], 1)
         self._num_steps += 1
+
+    @contextlib.contextmanager
+    def _all_leaves(self) -> Iterator[None]:
+        """Runs a write of every leaf; nothing is committed after one that failed, since later steps would not fit each other."""
+        self._check()
+        try:
+            yield
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OSError(f"{self.path}: an earlier write failed: {self._failure}") from self._failure
 
     def _truncate_last(self) -> None:
         """Marks the newest step as truncated where its episode did not end."""
@@ -132,7 +151,8 @@ class DatasetWriter:
         write_manifest(self.path, self.manifest)
 
     def commit(self) -> None:
-        """Makes all steps so far permanent."""
+        """Makes all steps so far permanent; raises OSError if a write has failed."""
+        self._check()
         if self._num_steps == self.manifest.num_steps:
             return
         shard = Shard(self._num_steps, {name: leaf.commit(self._num_steps) for name, leaf in self._leaves.items()})
@@ -140,11 +160,10 @@ class DatasetWriter:
         write_manifest(self.path, self.manifest)
 
     def close(self) -> None:
-        """Commits, and closes the files; idempotent."""
-        if not self._files:
-            return
+        """Commits unless a write has failed, and closes the files; idempotent."""
         try:
-            self.commit()
+            if self._failure is None:
+                self.commit()
         finally:
             self._files.close()
 

@@ -1,4 +1,4 @@
-"""Datasets on disk: writing in pieces, interruption, damage, episodes, merging, and Minari's format."""
+"""Datasets on disk: writing in pieces, interruption, damage, episodes and merging."""
 
 import dataclasses
 import subprocess
@@ -7,80 +7,15 @@ import sys
 import numpy as np
 import pytest
 
-from agents.api import Trajectory
 from agents.transforms.frame_stacking import stack_frames
-from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from envpool_bridge.spec.tree import map_leaves
+from envpool_bridge.spec.specs import ArraySpec
 from jaxsrl.datasets.dataset import describe, find_damage, find_episodes, open_dataset
 from jaxsrl.datasets.episodes import merge
 from jaxsrl.datasets.hindsight import episode_values
 from jaxsrl.datasets.manifest import CorruptDatasetError, Manifest, leaf_file
-from jaxsrl.datasets.minari import from_minari, to_minari
-from jaxsrl.datasets.writer import DatasetWriter, leaf_arrays
-
-SPEC = EnvSpec("Test-v0", {"a b": ArraySpec((2,), "float32"), "c": DiscreteSpec(4, 1)}, DiscreteSpec(3, 2))
-EXTRAS = {"log_prob": ArraySpec((), "float32")}
-ROWS = 3
-
-
-def random_steps(count, seed=0, num_rows=ROWS):
-    """Returns [count, num_rows] steps with episodes that end, and the resets after them."""
-    random = np.random.default_rng(seed)
-    ends = random.random((count, num_rows)) < 0.2
-    ends[1:] &= ~ends[:-1]  # an end is followed by a step that only resets
-    valid = np.ones((count, num_rows), bool)
-    valid[1:] = ~ends[:-1]
-    is_first = np.zeros((count + 1, num_rows), bool)
-    is_first[0] = True
-    is_first[1:] = ~valid
-    terminated = ends & (random.random((count, num_rows)) < 0.5)
-    observation = {"a b": random.normal(size=(count + 1, num_rows, 2)).astype(np.float32)}
-    observation["c"] = random.integers(0, 4, (count + 1, num_rows)).astype(np.int32)
-    return Trajectory(
-        observation=observation,
-        is_first=is_first,
-        action=random.integers(0, 3, (count, num_rows)).astype(np.int32),
-        reward=(random.normal(size=(count, num_rows)) * valid).astype(np.float32),
-        terminated=terminated,
-        truncated=ends & ~terminated,
-        valid=valid,
-        policy_version=np.zeros((count, num_rows), np.int32),
-        extras={"log_prob": random.normal(size=(count, num_rows)).astype(np.float32)},
-    )
-
-
-def part(steps, begin, end):
-    def cut(array, observed=False):
-        return array[begin : end + observed]
-
-    return Trajectory(
-        observation=map_leaves(lambda leaf: cut(leaf, True), steps.observation),
-        is_first=cut(steps.is_first, True),
-        action=cut(steps.action),
-        extras={name: cut(extra) for name, extra in steps.extras.items()},
-        **{
-            name: cut(getattr(steps, name)) for name in ("reward", "terminated", "truncated", "valid", "policy_version")
-        },
-    )
-
-
-def assert_equal(actual, expected):
-    got, wanted = leaf_arrays(actual), leaf_arrays(expected)
-    assert got.keys() == wanted.keys()
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
-        assert got[name].dtype == array.dtype
-
-
-def write(path, steps, sizes, num_rows=ROWS, shard_bytes=500, **fields):
-    with DatasetWriter(path, Manifest(SPEC, num_rows, EXTRAS, **fields), shard_bytes) as writer:
-        begin = 0
-        for size in sizes:
-            writer.append(part(steps, begin, begin + size))
-            begin += size
-    return open_dataset(path)
+from jaxsrl.datasets.writer import DatasetWriter, _LeafFile
+from tests.support.dataset_steps import EXTRAS, ROWS, SPEC, assert_equal, part, random_steps, write
 
 
 def test_steps_written_in_pieces_are_read_whole(tmp_path):
@@ -327,66 +262,24 @@ def test_values_of_another_form_are_not_merged(tmp_path):
     assert not (tmp_path / "both").exists()
 
 
-def episodes_of(dataset):
-    found = find_episodes(dataset.steps)
-    for row, begin, end in zip(found.row, found.begin, found.end, strict=True):
-        one = part(dataset.steps, begin, end)
-        yield {name: array[:, row] for name, array in leaf_arrays(one).items() if name != "is_first"}
+def test_nothing_after_a_failed_write_is_committed(tmp_path, monkeypatch):
+    steps, fails = random_steps(24), [True]
+    append = _LeafFile.append
 
+    def append_or_fail(leaf, values, count):
+        if leaf._name == "reward" and written.num_steps == 8 and fails.pop():
+            raise OSError("no space left")
+        append(leaf, values, count)
 
-@pytest.fixture
-def minari_root(tmp_path, monkeypatch):
-    pytest.importorskip("minari", reason="needs the extra minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-
-
-@pytest.mark.usefixtures("minari_root")
-def test_round_trip_through_minari_is_exact(tmp_path):
-    ours = write(tmp_path / "ours", random_steps(200), [200], score_random=-1.0, score_expert=3.0)
-    count = to_minari(ours, "jaxsrl/test/random-v0")
-    from_minari("jaxsrl/test/random-v0", tmp_path / "back")
-    back = open_dataset(tmp_path / "back")
-    before, after = list(episodes_of(ours)), list(episodes_of(back))
-    assert len(before) == len(after) == count > 10
-    for old, new in zip(before, after, strict=True):
-        assert set(new) == set(old) - {"extras/log_prob"}
-        for name, array in new.items():
-            np.testing.assert_array_equal(array, old[name], err_msg=name)
-            assert array.dtype == old[name].dtype
-    assert back.manifest.spec.observation == SPEC.observation
-    assert back.manifest.spec.action == SPEC.action
-    assert (back.manifest.score_random, back.manifest.score_expert) == (-1.0, 3.0)
-    with pytest.raises(UserError, match="already"):
-        to_minari(ours, "jaxsrl/test/random-v0")
-
-
-@pytest.mark.usefixtures("minari_root")
-@pytest.mark.filterwarnings("ignore::UserWarning")  # about an author
-def test_a_dataset_that_minari_recorded_is_read(tmp_path):
-    import gymnasium
-    import minari
-
-    env = minari.DataCollector(gymnasium.make("CartPole-v1"))
-    env.action_space.seed(0)
-    for episode in range(5):
-        env.reset(seed=episode)
-        ended = False
-        while not ended:
-            *_, terminated, truncated, _ = env.step(env.action_space.sample())
-            ended = terminated or truncated
-    recorded = env.create_dataset("cartpole/random-v0", algorithm_name="random")
-    env.close()
-    from_minari("cartpole/random-v0", tmp_path / "set")
-    dataset = open_dataset(tmp_path / "set")
-    found = list(episodes_of(dataset))
-    assert len(found) == 5
-    for ours, theirs in zip(found, recorded.iterate_episodes(), strict=True):
-        np.testing.assert_array_equal(ours["observation"], theirs.observations)
-        np.testing.assert_array_equal(ours["action"], theirs.actions)
-        np.testing.assert_array_equal(ours["reward"], theirs.rewards)
-        np.testing.assert_array_equal(ours["terminated"], theirs.terminations)
-    spec = GymnasiumSource(lambda: gymnasium.make("CartPole-v1"), "CartPole-v1").spec()
-    assert dataset.manifest.spec.observation == spec.observation
-    assert dataset.manifest.env == {"id": "CartPole-v1"}
-    with pytest.raises(UserError, match="no local Minari dataset 'none/at-all-v0'"):
-        from_minari("none/at-all-v0", tmp_path / "none")
+    written = DatasetWriter(tmp_path / "set", Manifest(SPEC, ROWS, EXTRAS))
+    written.append(part(steps, 0, 8))
+    written.commit()
+    monkeypatch.setattr(_LeafFile, "append", append_or_fail)
+    with pytest.raises(OSError, match="no space left"):
+        written.append(part(steps, 8, 16))
+    for write_more in (lambda: written.append(part(steps, 16, 24)), written.commit):
+        with pytest.raises(OSError, match="an earlier write failed: no space left"):
+            write_more()
+    written.close()
+    assert_equal(open_dataset(tmp_path / "set").steps, part(steps, 0, 8))
+    assert not list(find_damage(tmp_path / "set"))

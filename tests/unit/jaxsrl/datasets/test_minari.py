@@ -1,0 +1,76 @@
+"""Datasets in Minari's format: exact round trips, and sets that minari itself recorded."""
+
+import numpy as np
+import pytest
+
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.errors import UserError
+from jaxsrl.datasets.dataset import find_episodes, open_dataset
+from jaxsrl.datasets.minari import from_minari, to_minari
+from jaxsrl.datasets.writer import leaf_arrays
+from tests.support.dataset_steps import SPEC, part, random_steps, write
+
+
+def episodes_of(dataset):
+    found = find_episodes(dataset.steps)
+    for row, begin, end in zip(found.row, found.begin, found.end, strict=True):
+        one = part(dataset.steps, begin, end)
+        yield {name: array[:, row] for name, array in leaf_arrays(one).items() if name != "is_first"}
+
+
+@pytest.fixture
+def minari_root(tmp_path, monkeypatch):
+    pytest.importorskip("minari", reason="needs the extra minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+@pytest.mark.usefixtures("minari_root")
+def test_round_trip_through_minari_is_exact(tmp_path):
+    ours = write(tmp_path / "ours", random_steps(200), [200], score_random=-1.0, score_expert=3.0)
+    count = to_minari(ours, "jaxsrl/test/random-v0")
+    from_minari("jaxsrl/test/random-v0", tmp_path / "back")
+    back = open_dataset(tmp_path / "back")
+    before, after = list(episodes_of(ours)), list(episodes_of(back))
+    assert len(before) == len(after) == count > 10
+    for old, new in zip(before, after, strict=True):
+        assert set(new) == set(old) - {"extras/log_prob"}
+        for name, array in new.items():
+            np.testing.assert_array_equal(array, old[name], err_msg=name)
+            assert array.dtype == old[name].dtype
+    assert back.manifest.spec.observation == SPEC.observation
+    assert back.manifest.spec.action == SPEC.action
+    assert (back.manifest.score_random, back.manifest.score_expert) == (-1.0, 3.0)
+    with pytest.raises(UserError, match="already"):
+        to_minari(ours, "jaxsrl/test/random-v0")
+
+
+@pytest.mark.usefixtures("minari_root")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # about an author
+def test_a_dataset_that_minari_recorded_is_read(tmp_path):
+    import gymnasium
+    import minari
+
+    env = minari.DataCollector(gymnasium.make("CartPole-v1"))
+    env.action_space.seed(0)
+    for episode in range(5):
+        env.reset(seed=episode)
+        ended = False
+        while not ended:
+            *_, terminated, truncated, _ = env.step(env.action_space.sample())
+            ended = terminated or truncated
+    recorded = env.create_dataset("cartpole/random-v0", algorithm_name="random")
+    env.close()
+    from_minari("cartpole/random-v0", tmp_path / "set")
+    dataset = open_dataset(tmp_path / "set")
+    found = list(episodes_of(dataset))
+    assert len(found) == 5
+    for ours, theirs in zip(found, recorded.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(ours["observation"], theirs.observations)
+        np.testing.assert_array_equal(ours["action"], theirs.actions)
+        np.testing.assert_array_equal(ours["reward"], theirs.rewards)
+        np.testing.assert_array_equal(ours["terminated"], theirs.terminations)
+    spec = GymnasiumSource(lambda: gymnasium.make("CartPole-v1"), "CartPole-v1").spec()
+    assert dataset.manifest.spec.observation == spec.observation
+    assert dataset.manifest.env == {"id": "CartPole-v1"}
+    with pytest.raises(UserError, match="no local Minari dataset 'none/at-all-v0'"):
+        from_minari("none/at-all-v0", tmp_path / "none")
