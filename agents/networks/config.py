@@ -49,7 +49,7 @@ class NetworkConfig:
             SAC and other Gaussian policies. `initial_log_std` is then that of its matrix. None: independent noise at each step.
         core: Recurrent core between torso and heads: "none", "lstm", "gru" or "gtrxl" (Parisotto et al. 2019).
         core_size: Number of outputs of the core.
-        core_layers: Number of layers of "gtrxl".
+        core_layers: Number of layers of the core; None: 1 of "lstm" and "gru", 2 of "gtrxl".
         core_heads: Number of attention heads of "gtrxl"; divides `core_size`.
         core_memory: Number of earlier steps that each layer of "gtrxl" attends to.
         entity_heads: Number of attention heads of "entities"; divides the first of `hidden_sizes`.
@@ -70,7 +70,7 @@ class NetworkConfig:
     sde_period: int | None = None
     core: CoreName = "none"
     core_size: int = 128
-    core_layers: int = 2
+    core_layers: int | None = None
     core_heads: int = 4
     core_memory: int = 32
     entity_heads: int = 4
@@ -87,9 +87,9 @@ class NetworkConfig:
             object.__setattr__(self, "critic_hidden_sizes", tuple(self.critic_hidden_sizes))
         for name in ("hidden_sizes", "critic_hidden_sizes"):
             self._validate_sizes(name, getattr(self, name))
-        for name in ("core_size", "core_layers", "core_heads", "core_memory", "entity_heads"):
+        for name in ("core_size", "num_core_layers", "core_heads", "core_memory", "entity_heads"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} must be positive: got {getattr(self, name)}")
+                raise UserError(f"{name.removeprefix('num_')} must be positive: got {getattr(self, name)}")
         for name, allowed in (("dtype", get_args(DTypeName)), ("log_std", get_args(LogStd))):
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}: got {getattr(self, name)!r}")
@@ -124,6 +124,11 @@ class NetworkConfig:
     def has_own_torso(self) -> bool:
         """Returns whether the torso is one of the user's own."""
         return is_own_torso(self.torso)
+
+    @property
+    def num_core_layers(self) -> int:
+        """Returns the number of layers of the core."""
+        return (2 if self.core == "gtrxl" else 1) if self.core_layers is None else self.core_layers
 
     @property
     def layers(self) -> LayerOptions:

@@ -16,7 +16,7 @@ from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
 from tests.support.run_configs import run_config
 
-NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8)
+NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8, core_layers=2)
 AGENT = PPOConfig(learning_rate=1e-3, num_epochs=2, num_minibatches=2, chunk_length=4, burn_in=2)
 UPDATES = 6
 

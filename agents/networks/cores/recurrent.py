@@ -66,12 +66,31 @@ class _Unrolled(nn.Module):
         return outputs, state
 
 
-def _cell_core(cell: Any, size: int, num_states: int) -> Core:
-    def initial_state(num_rows: int) -> AgentState:
+class _Layers(nn.Module):
+    """Cells on top of each other as one cell, whose state is the tuple of theirs."""
+
+    cells: tuple[Any, ...]
+
+    @nn.compact
+    def __call__(self, states: AgentState, x: Array) -> tuple[AgentState, Array]:
+        after: list[AgentState] = []
+        for cell, state in zip(self.cells, states, strict=True):
+            state, x = cell(state, x)
+            after.append(state)
+        return tuple(after), x
+
+
+def _cell_core(config: NetworkConfig, make_cell: Callable[[], Any], num_states: int) -> Core:
+    size, num_layers = config.core_size, config.num_core_layers
+
+    def layer_state(num_rows: int) -> AgentState:
         zeros = tuple(jnp.zeros((num_rows, size), jnp.float32) for _ in range(num_states))
         return zeros[0] if num_states == 1 else zeros
 
-    return _module_core(_Unrolled(cell), initial_state, size)
+    if num_layers == 1:
+        return _module_core(_Unrolled(make_cell()), layer_state, size)
+    layers = _Layers(tuple(make_cell() for _ in range(num_layers)))
+    return _module_core(_Unrolled(layers), lambda num_rows: (layer_state(num_rows),) * num_layers, size)
 
 
 def _module_core(module: nn.Module, initial_state: InitialAgentStateFn, size: int) -> Core:
@@ -87,26 +106,26 @@ def _module_core(module: nn.Module, initial_state: InitialAgentStateFn, size: in
 def _lstm(config: NetworkConfig) -> Core:
     """Returns the LSTM of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000.
 
-    State: (cell [B, H], hidden [B, H]).
+    State: (cell [B, H], hidden [B, H]); of several layers, a tuple of them.
     """
-    return _cell_core(nn.OptimizedLSTMCell(config.core_size, dtype=config.dtype), config.core_size, 2)
+    return _cell_core(config, lambda: nn.OptimizedLSTMCell(config.core_size, dtype=config.dtype), 2)
 
 
 def _gru(config: NetworkConfig) -> Core:
     """Returns the GRU of Cho et al. 2014, with the reset gate after the matrix product: r * (W h + b), not W (r * h) + b.
 
-    State: hidden [B, H].
+    State: hidden [B, H]; of several layers, a tuple of them.
     """
-    return _cell_core(nn.GRUCell(config.core_size, dtype=config.dtype), config.core_size, 1)
+    return _cell_core(config, lambda: nn.GRUCell(config.core_size, dtype=config.dtype), 1)
 
 
 def _gtrxl(config: NetworkConfig) -> Core:
-    """Returns the GTrXL of Parisotto et al. 2019. State: {"memory": [B, core_layers, core_memory, H], "filled": [B]}."""
+    """Returns the GTrXL of Parisotto et al. 2019. State: {"memory": [B, layers, core_memory, H], "filled": [B]}."""
 
     def initial_state(num_rows: int) -> AgentState:
-        return init_memory(num_rows, config.core_layers, config.core_memory, config.core_size)
+        return init_memory(num_rows, config.num_core_layers, config.core_memory, config.core_size)
 
-    module = GTrXL(config.core_size, config.core_layers, config.core_heads, config.dtype)
+    module = GTrXL(config.core_size, config.num_core_layers, config.core_heads, config.dtype)
     return _module_core(module, initial_state, config.core_size)
 
 

@@ -215,7 +215,7 @@ def test_gtrxl_gradients_reach_parameters_and_not_memory(case):
 def test_gtrxl_initial_state_is_zeros_of_documented_size():
     config = NetworkConfig(core="gtrxl")
     state = make_core(config).initial_state(2)
-    assert state["memory"].shape == (2, config.core_layers, config.core_memory, config.core_size)
+    assert state["memory"].shape == (2, config.num_core_layers, config.core_memory, config.core_size)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(state))
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(state)) // 2 == 32_772  # docs/concepts/networks.md
 

@@ -90,6 +90,19 @@ def test_a_core_is_the_one_of_its_paper(name):
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_each_layer_sees_the_outputs_of_the_one_below(name):
+    core = make_core(NetworkConfig(core=name, core_size=SIZE, core_layers=2))
+    params, (features, is_first), state = drawn(core.init, FEATURES), inputs(), full_state(core)
+    outputs, after = jax.jit(core.apply)(params, features, state, is_first)
+    weights = params["params"]["cell"]
+    below, below_after = by_loop(name, weights["cells_0"], features, state[0], is_first)
+    expected, expected_after = by_loop(name, weights["cells_1"], below, state[1], is_first)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
+    want = (below_after, expected_after)
+    jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5), after, want)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_core_unroll_equals_single_steps(name):
     core = make_core(NetworkConfig(core=name, core_size=SIZE))
     params, (features, is_first), state = drawn(core.init, FEATURES), inputs(), full_state(core)
