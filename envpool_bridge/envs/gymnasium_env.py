@@ -141,7 +141,7 @@ class GymnasiumRows:
         self.num_rows = len(envs)
         self.infos: list[dict[str, Any]] = []
         self._envs = list(envs)
-        self._limits = TimeLimits(envs)
+        self._limits = self._make_limits(envs)
         self._step_functions = list(self._limits.step_functions)
         self._reset_functions = [partial(self._autoreset, row) for row in range(self.num_rows)]
         self._spec = spec
@@ -162,6 +162,9 @@ class GymnasiumRows:
         self._ended_rows: list[int] = []  # rows that the next step resets
         self._num_steps = 0
         self._strict_every = 1 if keep_infos else _STRICT_EVERY
+
+    def _make_limits(self, envs: Sequence[gymnasium.Env]) -> TimeLimits:
+        return TimeLimits(envs)
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         observations: list[Any] = []

@@ -222,7 +222,7 @@ class ParallelRows:
             expected = "expected five dicts by agent (observations, rewards, terminations, truncations, infos)"
             validation.raise_bad_output(
                 self._spec.env_id,
-                base,
+                self._row_ids[base],
                 self._num_steps,
                 "step result",
                 f"{expected}, got {validation.describe(result)}",

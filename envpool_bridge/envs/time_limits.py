@@ -59,10 +59,10 @@ class TimeLimits:
 
     def import_counts(self, row: int, num_steps: int) -> None:
         """Reads the row's limit and step function again, after attributes of the environment may have been set."""
-        if self._last_steps[row] == _NEVER:
-            return
         self.inner[row], self.limits[row] = self._unwrap(self._envs[row])
-        self.step_functions[row] = self.inner[row].step
+        step = self.inner[row].step  # a new object each time, while `AsyncStep` requires the one that it was made with
+        if step != self.step_functions[row]:
+            self.step_functions[row] = step
         lasts = [num_steps + _limit(wrapper, _NEVER) - wrapper._elapsed_steps for wrapper in self._replaced(row)]
         self.begin(row, min(lasts, default=_NEVER) - self.limits[row])
 

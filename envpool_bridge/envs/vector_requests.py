@@ -26,9 +26,15 @@ class StartRequest(VectorRequest):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedReset(VectorRequest):
-    """Reset of the rows with a true `mask`; () means all rows."""
+    """Reset of some rows.
+
+    Attributes:
+        mask: true for the rows to reset; () for all rows.
+        pickled_options: options of the environments, which may contain objects of the user's script.
+    """
 
     mask: tuple[bool, ...] = ()
+    pickled_options: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)

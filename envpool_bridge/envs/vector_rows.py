@@ -145,10 +145,10 @@ class VectorRows(GymnasiumRows):
 
     def __init__(self, envs: Sequence[gymnasium.Env], source: VectorRowsSource, row_ids: Sequence[int]) -> None:
         ranges = source.same_observations
+        self._mode = source.autoreset_mode  # decides the time limits
         super().__init__(envs, source.env_spec, row_ids, None, keep_infos=True, check_range=ranges, clip_actions=False)
         self.infos: list[Any] = [{} for _ in envs]
         self._check_range = ranges
-        self._mode = source.autoreset_mode
         self._objects = _ObjectWriter(len(envs)) if source.object_observations else None
         if self._objects is not None:
             self._writer = self._objects
@@ -157,9 +157,10 @@ class VectorRows(GymnasiumRows):
         self._final_observation: Tree = None  # target of the final observations of a step
         if self._shares_finals:
             self._final_writer, self._writer = self._writer, _NewestWriter(source.env_spec, row_ids)
-        if self._mode is AutoresetMode.DISABLED:
-            self._limits = TimeLimits(envs, replace_wrappers=False)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in envs]
+
+    def _make_limits(self, envs: Sequence[gymnasium.Env]) -> TimeLimits:
+        return TimeLimits(envs, replace_wrappers=self._mode is not AutoresetMode.DISABLED)
 
     def reset(self, request: ResetRequest, out: Out) -> None:
         out.is_first[...] = True
@@ -210,12 +211,13 @@ class VectorRows(GymnasiumRows):
 
     def _reset_selected(self, request: MaskedReset, out: Out) -> list[Any]:
         rows = [row for row in range(self.num_rows) if not request.mask or request.mask[row]]
+        options = cloudpickle.loads(request.pickled_options)
         observations: list[Any] = []
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_rows)]
         failures: dict[int, RowFailure] = {}
         for row in rows:
             try:
-                observation, infos[row] = self._reset_row(row, request.seeds[row], request.options)
+                observation, infos[row] = self._reset_row(row, request.seeds[row], options)
                 observations.append(observation)
             except WorkerError as error:
                 failures[row] = self._failure(row, "reset", error)

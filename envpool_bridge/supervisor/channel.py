@@ -1,8 +1,10 @@
 """Parent's end of the connection to a worker, whose own end is a `multiprocessing.connection.Connection`."""
 
 import pickle
+import select
 import socket
 import struct
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
 _LENGTH, _LONG_LENGTH = struct.Struct("!i"), struct.Struct("!Q")
@@ -18,7 +20,7 @@ class WorkerChannel:
 
     Args:
         end: socket, owned by the channel.
-        send_seconds: `send` fails when the worker reads nothing for this time.
+        send_seconds: `send` fails when the worker neither reads nor sends anything for this time.
 
     Attributes:
         descriptor: readable after data has arrived, and permanently after the other end was closed.
@@ -26,14 +28,18 @@ class WorkerChannel:
     """
 
     def __init__(self, end: socket.socket, send_seconds: float) -> None:
-        microseconds = int(send_seconds * 1e6)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(microseconds, 10**6)))
-        self._socket, self.descriptor = end, end.fileno()
+        self._socket, self.descriptor, self._send_seconds = end, end.fileno(), send_seconds
         self._received = bytearray()
         self.has_ended = False
 
-    def send(self, message: object) -> None:
+    def send(self, message: object, receive: Callable[[], object]) -> None:
         """Sends a message.
+
+        A worker that is itself in a send does not read before its message is received.
+
+        Args:
+            message: anything that can be pickled.
+            receive: called when data has arrived while the worker does not read; calls this channel's `receive`.
 
         Raises:
             BlockingIOError: the worker did not read in time, and may have received a part of the message.
@@ -42,7 +48,18 @@ class WorkerChannel:
         data = bytes(ForkingPickler.dumps(message))
         long = len(data) > _MAX_LENGTH
         header = _LONG + _LONG_LENGTH.pack(len(data)) if long else _LENGTH.pack(len(data))
-        self._socket.sendall(header + data)
+        rest = memoryview(header + data)
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                poll = select.poll()
+                poll.register(self.descriptor, select.POLLIN | select.POLLOUT)
+                ready = poll.poll(self._send_seconds * 1e3)
+                if not ready:
+                    raise
+                if ready[0][1] & select.POLLIN:
+                    receive()
 
     def receive(self) -> list[object]:
         """Returns the messages that have arrived completely; keeps the start of an incomplete one."""

@@ -134,11 +134,12 @@ class ForkServer:
 def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[bytes]]") -> None:
     """Starts the server process and waits for its end."""
     descriptor = socket_of_server.fileno()
-    command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), str(descriptor), str(os.getpid())]
     # The server inherits the mask: no stop signal ends it before it has its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     with socket_of_server:
         try:
+            path = [entry for entry in sys.path if isinstance(entry, str)]  # imports ignore other entries
+            command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(path), str(descriptor), str(os.getpid())]
             # A terminal and `timeout` signal the main process's group. The server, its workers and the programs that environments
             # start are in another group.
             process = subprocess.Popen(

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cloudpickle
@@ -61,10 +61,16 @@ class _Process:
         self.error: ErrorMessage | None = None
         self.hung = ""  # reason for which the parent killed it
 
-    def send(self, message: object, what: str) -> None:
-        """Sends a message; kills a worker that does not read it, because it may have received a part."""
+    def send(self, message: object, what: str, receive: Callable[[], object]) -> None:
+        """Sends a message; kills a worker that does not read it, because it may have received a part.
+
+        Args:
+            message: as `WorkerChannel.send` takes it.
+            what: name of the message.
+            receive: as `WorkerChannel.send` takes it.
+        """
         try:
-            self.connection.send(message)
+            self.connection.send(message, receive)
         except BlockingIOError:
             self.kill(f"it did not read {what} within {_SEND_SECONDS:g} s; it may have been stopped (SIGSTOP)")
         except OSError:
@@ -170,7 +176,7 @@ class WorkerProcesses:
         with self._lock:
             self._processes[worker] = process
             self._messages.register(process.connection.descriptor, select.EPOLLIN)
-        process.send(config, "its configuration")
+        process.send(config, "its configuration", self.receive)
 
     def prepare_spare(self, config: WorkerConfig) -> None:
         """Prepares a process that the next `spawn` turns into a worker; does nothing if there is one.
@@ -193,7 +199,7 @@ class WorkerProcesses:
         """Sends the reset request of a posted RESET step of `part`."""
         process = self._processes[worker]
         if process is not None:
-            process.send((part, request), "a reset")
+            process.send((part, request), "a reset", self.receive)
 
     def ring_all(self) -> None:
         """Wakes every worker."""

@@ -40,12 +40,9 @@ def list_env_fns(env_fns: EnvFn | Iterable[EnvFn], num_envs: int | None) -> tupl
     return functions
 
 
-def validate_max_concurrency(max_concurrency: Any) -> None:
-    """Raises UserError, a ValueError, if it is neither None nor a positive integer."""
-    if max_concurrency is None:
-        return
-    if not isinstance(max_concurrency, int | np.integer) or max_concurrency < 1:
-        raise UserError(f"max_concurrency must be a positive integer or None, got {max_concurrency!r}")
+def _validate_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise UserError(f"{name} must be a positive integer, got {value!r}")
 
 
 def batch_observation_space(mode: Any, env_fns: tuple[EnvFn, ...], first: Space) -> tuple[Space, Space]:
@@ -129,8 +126,14 @@ def divide_rows(
         max_concurrency: largest number of environments that step at the same time.
 
     Raises:
-        UserError: the environments cannot be divided equally, or there are more workers than `max_concurrency`.
+        UserError: a number is not a positive integer, the environments cannot be divided equally, or there are more
+            workers than `max_concurrency`.
     """
+    _validate_positive("lanes_per_worker", lanes_per_worker)
+    if num_workers is not None:
+        _validate_positive("num_workers", num_workers)
+    if max_concurrency is not None:
+        _validate_positive("max_concurrency", max_concurrency)
     limit = num_envs if max_concurrency is None else int(max_concurrency)
     if num_workers is None:
         cores = min(len(os.sched_getaffinity(0)), limit)

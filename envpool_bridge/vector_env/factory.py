@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from envpool_bridge.envs.suites.registry import registration
 from envpool_bridge.vector_env.pool_vector_env import PoolVectorEnv
 
 WrapEnv = Callable[[gymnasium.Env], gymnasium.Env]
@@ -22,22 +23,28 @@ def make_vec(
 ) -> PoolVectorEnv:
     """Returns a pool of environments of one id.
 
+    The registration is looked up here and sent along, because workers never run the script that registers an id.
+
     Args:
-        id: as `gymnasium.make` takes it.
+        id: an id or "module:id" of Gymnasium's registry, with its version, or a registration.
         num_envs: number of environments.
         vector_kwargs: arguments of PoolVectorEnv.
         wrappers: applied to every environment, the first one innermost.
         **kwargs: further arguments of `gymnasium.make`.
+
+    Raises:
+        UserError: unknown id, a missing package, or as PoolVectorEnv.
     """
-    return PoolVectorEnv(partial(_make, id, tuple(wrappers), kwargs), num_envs, **(vector_kwargs or {}))
+    registered = registration(id) if isinstance(id, str) else id
+    return PoolVectorEnv(partial(_make, registered, tuple(wrappers), kwargs), num_envs, **(vector_kwargs or {}))
 
 
 def _make(
-    id: str | EnvSpec,
+    registered: EnvSpec,
     wrappers: Sequence[WrapEnv],
     kwargs: dict[str, Any],
 ) -> gymnasium.Env:
-    env = gymnasium.make(id, **kwargs)
+    env = gymnasium.make(registered, **kwargs)
     for wrapper in wrappers:
         env = wrapper(env)
     return env

@@ -1,5 +1,6 @@
 """Steps of a pool's lanes: writes actions into the ring, sends requests, reads the newest results."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,9 +34,12 @@ class Lanes:
     """
 
     def __init__(self, source: VectorRowsSource, shape: PoolShape, timeout_seconds: float) -> None:
-        self._pool = EnvPool(source, shape, PoolOptions(keep_infos=True, verify_every=1))
+        # The caller's time limits apply, and may be longer than the supervisor's. It still detects dead workers.
+        supervision = SupervisorOptions(step_timeout_seconds=math.inf)
+        self._pool = EnvPool(source, shape, PoolOptions(keep_infos=True, verify_every=1, supervision=supervision))
         self._spec, self._has_finals = source.env_spec.observation, source.shares_final_observations
         self._timeout = timeout_seconds
+        self._num_released = 0  # slots
         self.all = list(range(shape.num_lanes))
         self.rows = [shape.lane_rows(lane) for lane in self.all]
 
@@ -83,7 +87,11 @@ class Lanes:
         limit = self._timeout if timeout_seconds is None else timeout_seconds
         deadline = time.monotonic() + limit
         for lane in self.all:
-            if not self._pool.wait_lane(lane, max(0.0, deadline - time.monotonic())):
+            if self._pool.wait_lane(lane, max(0.0, deadline - time.monotonic())):
+                continue
+            # A wait of 0 s receives nothing, but repeated ones must read large infos and detect a dead worker.
+            self._pool.check()
+            if not self._pool.wait_lane(lane, 0.0):
                 raise WaitTimeoutError(
                     f"lane {lane} (rows {self.rows[lane]}) did not finish in time ({limit:g} s): wait again, or close"
                 )
@@ -195,14 +203,17 @@ class Lanes:
             self._pool.close(timeout_seconds)
 
     def _release_slots(self, lane: int) -> None:
-        """Releases full slots when a lane has posted the first step of a slot.
+        """Releases earlier slots when a lane has posted the first step of a slot, so that it can start the next one.
 
-        They may still hold another lane's newest results, which stay valid until that lane reaches the slot again.
+        Lanes that are behind still fill them. Each lane writes only its own rows of a slot, and keeps its newest results
+        until it reaches the slot again itself.
         """
-        if self._pool.position(lane)[1] != 1:
+        sequence, t = self._pool.position(lane)
+        if t != 1:
             return
-        while (full := self._pool.acquire(0.0)) is not None:
-            self._pool.release(full)
+        for earlier in range(self._num_released, sequence):
+            self._pool.release(earlier)
+            self._num_released = earlier + 1
 
     def _step(self, lane: int) -> int:
         sequence, t = self._pool.position(lane)

@@ -27,12 +27,11 @@ from envpool_bridge.vector_env.arguments import (
     holds_only_boxes,
     list_env_fns,
     row_spec,
-    validate_max_concurrency,
     validate_no_custom_space,
 )
 from envpool_bridge.vector_env.calls import action_arrays, action_objects, split_mask, spread_seeds
 from envpool_bridge.vector_env.lanes import Lanes
-from envpool_bridge.vector_env.results import Report, add_finals, raise_failure, stack_infos
+from envpool_bridge.vector_env.results import Report, add_finals, first_infos, raise_failure, stack_infos
 
 _TIMEOUT_SECONDS = 60.0
 _Pending = Literal[AsyncState.WAITING_RESET, AsyncState.WAITING_STEP, AsyncState.WAITING_CALL]
@@ -95,7 +94,6 @@ class PoolVectorEnv(VectorEnv):
         del context, daemon
         if worker is not None:
             raise UserError("worker functions are AsyncVectorEnv's own: pass worker=None, and wrap the environments")
-        validate_max_concurrency(max_concurrency)
         functions = list_env_fns(env_fns, num_envs)
         self.num_envs, self.copy = len(functions), copy
         self.autoreset_mode = AutoresetMode(autoreset_mode)
@@ -117,7 +115,7 @@ class PoolVectorEnv(VectorEnv):
         """Sets the attributes of a VectorEnv from one environment; returns the source of the rows."""
         first = functions[0]()
         try:
-            self.spec = first.spec if len(set(functions)) == 1 else None
+            self.spec = first.spec if functions.count(functions[0]) == len(functions) else None
             self.render_mode = first.render_mode
             self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
             name = first.spec.id if first.spec is not None else type(first.unwrapped).__name__
@@ -172,7 +170,8 @@ class PoolVectorEnv(VectorEnv):
         seeds = spread_seeds(seed, self.num_envs)
         self._require_idle("reset_async")
         mask, options = split_mask(options, self.num_envs)
-        self._lanes.request(lambda rows: MaskedReset(tuple(seeds[rows]), options, mask[rows]))
+        pickled = cloudpickle.dumps(options)
+        self._lanes.request(lambda rows: MaskedReset(tuple(seeds[rows]), mask=mask[rows], pickled_options=pickled))
         self._state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
@@ -259,7 +258,7 @@ class PoolVectorEnv(VectorEnv):
         reports = self._lanes.reports(lanes)
         raise_failure(reports)
         observations, rewards, terminations, truncations, infos = self._results(lanes, reports)
-        infos = take(infos, slice(len(reports)))  # Gymnasium makes arrays of all environments
+        infos = first_infos(infos, len(reports))  # Gymnasium makes arrays of all environments
         return observations, rewards, terminations, truncations, {"env_id": self._lanes.row_ids(lanes), **infos}
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -35,6 +35,13 @@ def stack_infos(add_info: AddInfo, reports: Sequence[Report]) -> dict[str, Any]:
     return infos
 
 
+def first_infos(infos: dict[Any, Any], count: int) -> dict[Any, Any]:
+    """Returns the infos of the first environments, from `stack_infos`. Keys may be of any kind, also without an order."""
+    return {
+        key: first_infos(values, count) if isinstance(values, dict) else values[:count] for key, values in infos.items()
+    }
+
+
 def split(observations: Tree) -> list[Tree]:
     """Returns each of several observations, [N, ...] a leaf, with ints in place of numpy's integers."""
     if isinstance(observations, np.ndarray) and observations.ndim > 1:

@@ -10,6 +10,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
+import cloudpickle
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
 import numpy as np
 
@@ -320,9 +321,16 @@ class Worker:
 
     def _publish(self, part: Part) -> None:
         if self._config.keep_infos and any(part.rows.infos):
-            self._connection.send(InfosMessage(part.part, part.step, part.rows.infos))
+            self._send_infos(InfosMessage(part.part, part.step, part.rows.infos))
         if self._counters.post_observation(part.part, part.step):
             self._inference_bell.ring()
+
+    def _send_infos(self, message: InfosMessage) -> None:
+        try:
+            self._connection.send(message)
+        except (pickle.PicklingError, AttributeError, TypeError):  # before anything is sent
+            # Classes of the user's script or of a function have no name that can be imported.
+            self._connection.send_bytes(cloudpickle.dumps(message))
 
     def _receive_reset(self, part: int) -> ResetRequest:
         while part not in self._pending_resets:

@@ -3,6 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from envpool_bridge.compat import envpool
 from envpool_bridge.errors import UserError
@@ -86,6 +87,29 @@ def test_settings_reach_the_environment():
         env.close()
 
 
+class Constant(gymnasium.Env):
+    """Observes its own number."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 9.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, number):
+        self.number = number
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.full(1, self.number, np.float32), {}
+
+
+def test_ids_that_workers_never_register_are_accepted(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Mine/Constant-v0", EnvSpec("Mine/Constant-v0", Constant))
+    env = envpool.make("Mine/Constant-v0", num_envs=2, num_threads=1, number=7)
+    try:
+        assert env.reset()[0].tolist() == [[7.0], [7.0]]
+    finally:
+        env.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -93,11 +117,12 @@ def test_settings_reach_the_environment():
         ({"num_envs": 0}, "num_envs of at least 1"),
         ({"num_envs": 4, "num_threads": 3}, "num_threads must divide batch_size"),
         ({"env_type": "dm"}, "env_type must be 'gymnasium', got 'dm'"),
+        ({"task_id": "CartPol-v1"}, "unknown environment id 'CartPol-v1'"),
     ],
 )
 def test_bad_settings_are_rejected(settings, message):
     with pytest.raises(UserError, match=message):
-        envpool.make("CartPole-v1", **settings)
+        envpool.make(**{"task_id": "CartPole-v1", **settings})
 
 
 def test_misplaced_calls_are_rejected():

@@ -1,5 +1,6 @@
 """PoolVectorEnv is what SyncVectorEnv is, step by step, and fails clearly where others hang."""
 
+import math
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envpool_bridge.envs.probes.single_agent import MatchObservation
 from envpool_bridge.errors import BadEnvOutputError, UserError, WaitTimeoutError, WorkerDiedError, WorkerError
+from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.vector_env import PoolVectorEnv
 
 
@@ -276,6 +278,58 @@ def test_starting_the_workers_may_take_longer_than_a_step():
     env = PoolVectorEnv(partial(StartsSlowly, os.getpid()), 2, num_workers=1, timeout_seconds=0.5)
     try:
         assert env.reset(seed=0)[0].shape == (2, 1)
+    finally:
+        env.close()
+
+
+class Slow(MatchObservation):
+    """Takes long for a step."""
+
+    def step(self, action):
+        time.sleep(1.0)
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_only_the_callers_time_limits_end_a_step(monkeypatch):
+    defaults = list(SupervisorOptions.__init__.__defaults__)
+    defaults[defaults.index(SupervisorOptions().step_timeout_seconds)] = 0.2
+    monkeypatch.setattr(SupervisorOptions.__init__, "__defaults__", tuple(defaults))
+    assert SupervisorOptions().step_timeout_seconds == 0.2
+    env = PoolVectorEnv(Slow, 1, num_workers=1, timeout_seconds=math.inf)
+    try:
+        env.reset(seed=0)
+        assert env.step(np.zeros(1, int))[0].shape == (1, 1)
+        env.step_async(np.zeros(1, int))
+        assert env.step_wait(timeout=1e9)[0].shape == (1, 1)
+    finally:
+        env.close()
+
+
+def poll_until(wait):
+    """Polls a pending operation without ever waiting in it; returns its results."""
+    deadline = time.monotonic() + 300.0
+    while True:
+        try:
+            return wait(timeout=0)
+        except WaitTimeoutError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def polled_steps(env, count):
+    for _ in range(count):
+        env.step_async(np.zeros(2, int))
+        poll_until(env.step_wait)
+
+
+def test_polling_a_dead_worker_raises_its_error():
+    env = PoolVectorEnv(partial(Bad, "exit"), 2, num_workers=1)
+    try:
+        env.reset_async(seed=0)
+        poll_until(env.reset_wait)
+        with pytest.raises(WorkerDiedError, match="exit status 3"):
+            polled_steps(env, 10)
     finally:
         env.close()
 

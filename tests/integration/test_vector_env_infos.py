@@ -1,8 +1,11 @@
 """Infos of any size come through PoolVectorEnv: also those that exceed what a socket buffers."""
 
+import dataclasses
+import enum
 import os
 import select
 import signal
+from collections import namedtuple
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import pytest
 
 from envpool_bridge.errors import WaitTimeoutError
 from envpool_bridge.vector_env import PoolVectorEnv
+from tests.integration.test_vector_env import poll_until
 
 
 class Telling(gymnasium.Env):
@@ -111,3 +115,76 @@ def test_close_ends_workers_with_unread_infos(tmp_path):
     with pytest.warns(UserWarning, match="drops the results of a pending `step`"):
         env.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_polling_reads_infos_larger_than_a_socket():
+    env = PoolVectorEnv(partial(Telling, 1_000_000), 1, num_workers=1)
+    try:
+        env.reset_async(seed=0)
+        assert_frames(poll_until(env.reset_wait)[1], range(1), 0)
+        env.step_async(np.zeros(1, int))
+        assert_frames(poll_until(env.step_wait)[4], range(1), 1)
+        env.call_async("info")
+        assert_frames({"frame": [info["frame"] for info in poll_until(env.call_wait)]}, range(1), 1)
+    finally:
+        env.close()
+
+
+class Echo(gymnasium.Env):
+    """Infos that are the reset options, or the action and other keys."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), dict(options or {})
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {7: int(action), None: {(1, 2): 0.5}, "z": 1, "a": 2}
+
+
+def test_requests_and_infos_larger_than_a_socket_both_arrive():
+    env = PoolVectorEnv(Echo, 3, num_workers=1, lanes_per_worker=3)
+    options = {"map": np.arange(200_000)}
+    try:
+        np.testing.assert_array_equal(env.reset(options=options)[1]["map"], [options["map"]] * 3)
+    finally:
+        env.close()
+
+
+def test_infos_may_have_keys_without_an_order():
+    env = PoolVectorEnv(Echo, 2, num_workers=1, lanes_per_worker=2)
+    try:
+        env.reset()
+        env.send(np.ones(2, int))
+        *_, infos = env.recv()
+        assert list(infos) == ["env_id", 7, "_7", None, "_None", "z", "_z", "a", "_a"]
+        assert infos[7].tolist() == [1]
+        assert infos[None][1, 2].tolist() == [0.5]
+    finally:
+        env.close()
+
+
+def test_infos_and_options_may_be_of_local_classes():
+    class Color(enum.Enum):
+        RED = 1
+
+    @dataclasses.dataclass
+    class Place:
+        x: int
+
+    Pair = namedtuple("Pair", ["first", "second"])
+    Pair.__module__ = Place.__module__ = "__main__"  # as in a script
+    sent = {"color": Color.RED, "place": Place(3), "pair": Pair(1, "two")}
+
+    class Local(Echo):
+        def step(self, action):
+            return *super().step(action)[:4], sent
+
+    env = PoolVectorEnv(Local, 1, num_workers=1)
+    try:
+        for infos in (env.reset(options=sent)[1], env.step(np.zeros(1, int))[4]):
+            assert {key: infos[key][0] for key in sent} == sent
+    finally:
+        env.close()

@@ -174,6 +174,8 @@ def test_wrong_functions_are_rejected(arguments, says):
         ({"worker": print}, UserError, "pass worker=None"),
         ({"max_concurrency": 0}, ValueError, "max_concurrency must be a positive"),
         ({"max_concurrency": 1, "num_workers": 2}, UserError, "at most max_concurrency"),
+        ({"num_workers": 0}, UserError, "num_workers must be a positive integer, got 0"),
+        ({"lanes_per_worker": 0}, UserError, "lanes_per_worker must be a positive integer, got 0"),
         ({"observation_mode": "other"}, ValueError, "'same', 'different' or a pair"),
         ({"observation_mode": (1, 2)}, TypeError, "pair of spaces"),
         ({"autoreset_mode": "Never"}, ValueError, "Never"),
@@ -182,6 +184,20 @@ def test_wrong_functions_are_rejected(arguments, says):
 def test_wrong_options_are_rejected(keywords, error, says):
     with pytest.raises(error, match=says):
         PoolVectorEnv(Counter, 4, **keywords)
+
+
+class Unhashable(partial):
+    """A function that no set can contain."""
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize(("starts", "has_spec"), [((3, 3), True), ((3, 4), False)])
+def test_functions_need_no_hash(make, starts, has_spec):
+    functions = {start: Unhashable(gymnasium.make, "Pendulum-v1", g=float(start)) for start in starts}
+    env = make([functions[start] for start in starts])
+    assert env.get_attr("g") == starts
+    assert (env.spec is not None) is has_spec
 
 
 def test_max_concurrency_limits_the_workers(make):

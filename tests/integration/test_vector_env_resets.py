@@ -71,3 +71,34 @@ def test_a_reset_at_the_first_step_of_a_slot_after_send_and_recv():
     finally:
         ours.close()
         theirs.close()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_lane_that_is_held_back_delays_no_other_lane(num_workers):
+    num_envs = 2 * num_workers
+    ours = PoolVectorEnv(MAKE, num_envs, num_workers=num_workers, lanes_per_worker=2, timeout_seconds=60.0)
+    theirs = [SyncVectorEnv([MAKE] * num_workers) for _ in range(2)]
+    lanes = [slice(0, num_workers), slice(num_workers, num_envs)]
+    rng = np.random.default_rng(0)
+    try:
+        observations = ours.reset(seed=0)[0]
+        for lane, env in zip(lanes, theirs, strict=True):
+            np.testing.assert_array_equal(observations[lane], env.reset(seed=lane.start)[0], strict=True)
+        for lane, num_steps in ((0, 70), (1, 5), (0, 40), (1, 150), (0, 1)):
+            rows = np.arange(num_envs)[lanes[lane]]
+            for _ in range(num_steps):
+                actions = rng.integers(0, 2, num_workers)
+                ours.send(actions, rows)
+                *results, infos = ours.recv()
+                assert infos["env_id"].tolist() == rows.tolist()
+                assert_same(results, theirs[lane].step(actions)[:4])
+        for _ in range(40):  # the lanes stay apart
+            results = ours.step(np.ones(num_envs, int))[:4]
+            for lane, env in zip(lanes, theirs, strict=True):
+                assert_same([values[lane] for values in results], env.step(np.ones(num_workers, int))[:4])
+        results = ours.reset(seed=3)[:1]
+        for lane, env in zip(lanes, theirs, strict=True):
+            assert_same([values[lane] for values in results], env.reset(seed=3 + lane.start)[:1])
+    finally:
+        for env in (ours, *theirs):
+            env.close()

@@ -5,12 +5,14 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
 
+from envpool_bridge.errors import UserError
 from envpool_bridge.vector_env import PoolVectorEnv, make_vec
-from tests.integration.test_vector_env_interface import counters
+from tests.integration.test_vector_env_interface import Counter, counters
 
 WRAPPERS = {
     "RecordEpisodeStatistics": vector_wrappers.RecordEpisodeStatistics,
@@ -61,6 +63,19 @@ def test_make_vec_equals_gymnasiums():
     finally:
         ours.close()
         theirs.close()
+
+
+def test_make_vec_accepts_ids_that_workers_never_register(monkeypatch):
+    registration = EnvSpec("Mine/Counter-v0", lambda **options: Counter(**options))
+    monkeypatch.setitem(gymnasium.registry, "Mine/Counter-v0", registration)
+    with pytest.raises(UserError, match=r"'Mine/Countr-v0'.*did you mean Mine/Counter-v0"):
+        make_vec("Mine/Countr-v0", 2)
+    for id_or_registration in ("Mine/Counter-v0", registration):
+        env = make_vec(id_or_registration, 2, start=7)
+        try:
+            assert env.reset()[0].tolist() == [[7.0, 0.0]] * 2
+        finally:
+            env.close()
 
 
 def test_record_video_writes_the_frames_of_all_rows(tmp_path):

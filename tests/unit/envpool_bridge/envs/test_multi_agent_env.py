@@ -236,6 +236,18 @@ def test_bad_output_of_an_agent_names_it(change, says):
         played(ParallelSource(Wrong))
 
 
+def test_a_wrong_step_result_names_the_row_of_the_run():
+    class Wrong(Scripted):
+        def step(self, actions):
+            return super().step(actions)[:4]
+
+    source = ParallelSource(Wrong)
+    slot, rows = slot_of(source.spec(), envs=1), source.make_rows(range(6, 9), 3, False)
+    rows.reset(EpisodeReset((0,) * 3, (None,) * 3), first_rows(slot))
+    with pytest.raises(BadEnvOutputError, match="row 6, step 1: bad step result: expected five dicts by agent"):
+        rows.step(slot.action[0], step_rows(slot, 0))
+
+
 def test_rows_that_split_an_environment_are_rejected():
     source = ParallelSource(Scripted)
     with pytest.raises(UserError, match="expected rows of whole environments, got 4 from row 0"):

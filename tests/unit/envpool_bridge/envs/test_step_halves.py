@@ -1,14 +1,23 @@
 """Which environments are stepped in halves: never those where a wrapper would be missed."""
 
+import dataclasses
+from functools import partial
+
+import cloudpickle
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from envpool_bridge.envs.concurrent_step import find_halves, make_concurrent_step
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.env_functions import call_attribute, set_attribute
 from envpool_bridge.envs.probes.sleep import Sleep
 from envpool_bridge.envs.protocol import FirstRows, GymnasiumReset
+from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset
+from envpool_bridge.envs.vector_rows import VectorRowsSource
+from envpool_bridge.vector_env.arguments import array_spec, row_spec
 from tests.support.waiting_walks import Clock, WaitingWalk, Walk, limited, rows_of
 
 
@@ -88,6 +97,51 @@ def test_find_halves_requires_equal_results(make_env, in_halves):
     Walk.calls.clear()
     rows.step(np.zeros(2, np.int32), out)
     assert ("begin" in {what for _, what in Walk.calls}) == in_halves
+    rows.close()
+
+
+def vector_rows(make_env, mode):
+    """Two rows of a vector environment, and what they write into."""
+    env, (_, out) = make_env(), rows_of(make_env, 2)
+    spaces = (env.observation_space, env.action_space)
+    spec = row_spec("Walk", array_spec("observation", spaces[0], "Walk"), array_spec("action", spaces[1], "Walk"))
+    source = VectorRowsSource((make_env, make_env), spec, spaces, True, mode, False, False)
+    observation = (np.zeros((2, 1)), np.zeros((2, 1))) if source.shares_final_observations else np.zeros((2, 1))
+    return source.make_rows(range(2), None, True), dataclasses.replace(out, observation=observation)
+
+
+FIRST_RESET = MaskedReset((0, 1), pickled_options=cloudpickle.dumps(None))
+
+
+def calls_of_steps(rows, out, count):
+    Walk.calls.clear()
+    for _ in range(count):
+        rows.step(np.zeros(2, np.int32), out)
+    return {what for _, what in Walk.calls}
+
+
+@pytest.mark.parametrize("steps", [None, 9])
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_vector_rows_keep_their_halves_after_calls(mode, steps):
+    rows, out = vector_rows(WaitingWalk if steps is None else limited(WaitingWalk, steps), mode)
+    rows.reset(FIRST_RESET, out)
+    in_halves = steps is None or mode is not AutoresetMode.DISABLED  # which leaves the wrapper in place
+    get = partial(call_attribute, "position", (), {})
+    for _ in range(3):
+        assert ("begin" in calls_of_steps(rows, out, 9)) == in_halves
+        rows.reset(ApplyRequest(functions=cloudpickle.dumps([get, get])), out)
+    rows.close()
+
+
+@pytest.mark.parametrize("after_reset", [True, False])
+def test_vector_rows_use_a_step_that_was_set(after_reset):
+    rows, out = vector_rows(WaitingWalk, AutoresetMode.NEXT_STEP)
+    own = partial(set_attribute, "step", lambda action: (np.zeros(1), 5.0, False, False, {}))
+    set_step = ApplyRequest(functions=cloudpickle.dumps([own, None]))
+    for request in (FIRST_RESET, set_step) if after_reset else (set_step, FIRST_RESET):
+        rows.reset(request, out)
+    assert calls_of_steps(rows, out, 1) == {"begin", "wait", "step"}
+    assert out.reward[0] == 5.0
     rows.close()
 
 

@@ -101,3 +101,18 @@ def test_a_waiter_that_spins_ends_at_its_deadline(bell, yields, monkeypatch):
     looks = []
     assert not Waiter(bell, spin_seconds=1e6).wait(lambda: looks.append(1), 0.01)
     assert len(looks) > 1
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e9])
+def test_a_wait_may_be_longer_than_one_poll(bell, seconds):
+    looks = []
+    bell.ring()
+    assert Waiter(bell).wait(lambda: looks.append(1) or len(looks) > 1, seconds)
+
+
+def test_a_wait_ends_at_its_deadline_after_several_polls(bell, monkeypatch):
+    monkeypatch.setattr(doorbell, "_MAX_POLL_MILLISECONDS", 20.0)
+    looks, start = [], time.monotonic()
+    assert not Waiter(bell).wait(lambda: looks.append(1), 0.1)
+    assert time.monotonic() - start >= 0.1
+    assert len(looks) > 2

@@ -1,6 +1,7 @@
 """The parent's end of a worker's connection: whole messages only, in order, and never a wait for the rest of one."""
 
 import socket
+import threading
 from multiprocessing.connection import Connection
 
 import pytest
@@ -34,7 +35,7 @@ def test_messages_arrive_whole_in_both_directions(ends):
         worker.send(message)
     assert parent.receive() == ["one", ("two", 2), b"x" * 10_000]
     assert parent.receive() == []
-    parent.send({"to": "the worker"})
+    parent.send({"to": "the worker"}, parent.receive)
     assert worker.recv() == {"to": "the worker"}
 
 
@@ -54,7 +55,7 @@ def test_channel_returns_complete_messages_without_blocking():
 def test_a_message_whose_length_takes_eight_bytes(ends, monkeypatch):
     parent, worker = ends
     monkeypatch.setattr(channel, "_MAX_LENGTH", 3)  # such a message would be of 2 GiB
-    parent.send("a long message")
+    parent.send("a long message", parent.receive)
     assert worker.recv() == "a long message"
     ours, theirs = socket.socketpair()
     with theirs:
@@ -76,4 +77,23 @@ def test_channel_returns_messages_received_before_the_end(ends):
 def test_a_worker_that_does_not_read_ends_a_send(ends):
     parent, _ = ends
     with pytest.raises(BlockingIOError):
-        parent.send(b"x" * 10_000_000)
+        parent.send(b"x" * 10_000_000, parent.receive)
+
+
+def test_both_ends_can_send_large_messages_to_each_other():
+    ours, theirs = socket.socketpair()
+    parent, worker, received = WorkerChannel(ours, 60.0), Connection(theirs.detach()), []
+
+    def answer():
+        worker.send(b"y" * 5_000_000)
+        received.append(worker.recv())
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    answers = []
+    parent.send(b"x" * 5_000_000, lambda: answers.extend(parent.receive()))
+    thread.join()
+    assert received == [b"x" * 5_000_000]
+    assert answers == [b"y" * 5_000_000]
+    parent.close()
+    worker.close()

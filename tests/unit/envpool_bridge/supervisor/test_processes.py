@@ -105,6 +105,24 @@ def test_a_stop_signal_does_not_end_a_server_that_still_imports():
         server.close()
 
 
+def test_import_paths_that_are_no_strings_are_ignored(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path, b"bytes"])
+    server = ForkServer()
+    try:
+        assert server.exit_status(1, 0.0) is None  # it answers
+    finally:
+        server.close()
+
+
+def test_a_server_that_cannot_start_raises_at_once(monkeypatch):
+    def fail(value):
+        raise TypeError("cannot be written")
+
+    monkeypatch.setattr("envpool_bridge.supervisor.forkserver.json.dumps", fail)
+    with pytest.raises(TypeError, match="cannot be written"):
+        ForkServer()
+
+
 def test_a_pool_outlives_the_thread_that_made_it():
     made = []
 
