@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from envpool_bridge.envs.suites.registry import registration
+from envpool_bridge.envs.suites.registry import newest_registration
 from envpool_bridge.errors import UserError
 from envpool_bridge.vector_env import PoolVectorEnv
 
@@ -68,7 +68,7 @@ def make(task_id: str, env_type: str = "gymnasium", **settings: Any) -> "Gymnasi
     """Makes environments with EnvPool's interface.
 
     Args:
-        task_id: an id or "module:id" of Gymnasium's registry, with its version.
+        task_id: an id or "module:id" of Gymnasium's registry.
         env_type: must be "gymnasium".
         **settings: fields of `Config`; others are passed to `gymnasium.make`.
     """
@@ -96,7 +96,7 @@ class GymnasiumEnvPool(gymnasium.Env):
 
     def __init__(self, task_id: str, config: Config, env_kwargs: dict[str, Any]) -> None:
         self._pool = PoolVectorEnv(
-            partial(gymnasium.make, registration(task_id), **env_kwargs),
+            partial(gymnasium.make, newest_registration(task_id), **env_kwargs),
             config.num_envs,
             num_workers=config.num_threads or None,
             lanes_per_worker=config.num_envs // config.batch_size,

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from envpool_bridge.envs.suites.registry import registration
+from envpool_bridge.envs.suites.registry import newest_registration
 from envpool_bridge.vector_env.pool_vector_env import PoolVectorEnv
 
 WrapEnv = Callable[[gymnasium.Env], gymnasium.Env]
@@ -26,7 +26,7 @@ def make_vec(
     The registration is looked up here and sent along, because workers never run the script that registers an id.
 
     Args:
-        id: an id or "module:id" of Gymnasium's registry, with its version, or a registration.
+        id: an id or "module:id" of Gymnasium's registry, or a registration.
         num_envs: number of environments.
         vector_kwargs: arguments of PoolVectorEnv.
         wrappers: applied to every environment, the first one innermost.
@@ -35,7 +35,7 @@ def make_vec(
     Raises:
         UserError: unknown id, a missing package, or as PoolVectorEnv.
     """
-    registered = registration(id) if isinstance(id, str) else id
+    registered = newest_registration(id) if isinstance(id, str) else id
     return PoolVectorEnv(partial(_make, registered, tuple(wrappers), kwargs), num_envs, **(vector_kwargs or {}))
 
 

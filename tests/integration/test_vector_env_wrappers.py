@@ -70,6 +70,8 @@ def test_make_vec_accepts_ids_that_workers_never_register(monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Mine/Counter-v0", registration)
     with pytest.raises(UserError, match=r"'Mine/Countr-v0'.*did you mean Mine/Counter-v0"):
         make_vec("Mine/Countr-v0", 2)
+    with pytest.warns(UserWarning, match=r"Mine/Counter has no version: Mine/Counter-v0 is used"):
+        make_vec("Mine/Counter", 2).close()
     for id_or_registration in ("Mine/Counter-v0", registration):
         env = make_vec(id_or_registration, 2, start=7)
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
 
 from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.errors import UserError
@@ -57,6 +57,26 @@ def registration(env_id: str) -> Registration:
         # Other processes have another main module: send the object itself.
         registered = dataclasses.replace(registered, entry_point=load_env_creator(registered.entry_point))
     return registered
+
+
+def newest_registration(env_id: str) -> Registration:
+    """Returns the registration of an id, the newest version of one without a version, as `gymnasium.make` does.
+
+    Raises:
+        UserError: as `registration` does.
+    """
+    module, colon, name = env_id.rpartition(":")
+    if module:
+        _import(module, env_id)
+    try:
+        namespace, plain, version = parse_env_id(name)
+    except gymnasium.error.Error:
+        return registration(env_id)  # which explains what is wrong
+    newest = find_highest_version(namespace, plain) if version is None else None
+    if newest is not None:
+        name = get_env_id(namespace, plain, newest)
+        gymnasium.logger.warn(f"{env_id} has no version: {name} is used, the newest one")
+    return registration(f"{module}{colon}{name}")
 
 
 def registered_with_prefix(env_id: str, suite: str, prefixes: tuple[str, ...]) -> Registration:
