@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import MAY_CHANGE
@@ -34,26 +34,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = open(path / LOCK, "a+")  # noqa: SIM115  stays open for the run
-        except OSError as error:
-            raise UserError(
-                f"cannot write the run directory {path}: {error.strerror}; choose --run.directory"
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "another process"
-            self._lock.close()
-            raise UserError(
-                f"run directory {path} is in use by {holder}: wait for it, or choose another --run.name"
-            ) from error
-        self._lock.truncate(0)
-        started = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}, started {started}")
-        self._lock.flush()
+        self._lock = lock_directory(path, "run directory", "--run.directory", "--run.name")
 
     @property
     def checkpoints(self) -> Path:
@@ -156,6 +137,37 @@ class NullRunDirectory(RunDirectory):
 
     def close(self) -> None:
         pass
+
+
+def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:
+    """Makes a directory if need be, locks it, and returns the open lock file, which holds the lock until it is closed.
+
+    Args:
+        path: the directory.
+        kind: what it is, for messages.
+        place: option that chooses a place that can be written.
+        name: option that chooses another directory.
+
+    Raises:
+        UserError: another process holds the lock, or the directory cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = open(path / LOCK, "a+")  # noqa: SIM115  stays open while the directory is used
+    except OSError as error:
+        raise UserError(f"cannot write the {kind} {path}: {error.strerror}; choose {place}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "another process"
+        lock.close()
+        raise UserError(f"{kind} {path} is in use by {holder}: wait for it, or choose another {name}") from error
+    lock.truncate(0)
+    started = time.strftime("%Y-%m-%d %H:%M:%S")
+    lock.write(f"process {os.getpid()} on {socket.gethostname()}, started {started}")
+    lock.flush()
+    return lock
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -25,7 +25,8 @@ from jaxsrl.config.parts import (
 )
 
 _LONGEST_WAIT_SECONDS = 1e9  # locks and conditions accept no longer timeouts
-_OFFLINE_STEPS = 100_000  # gradient steps of plan `offline`
+OFFLINE_STEPS = 100_000
+"""Gradient steps of plan `offline`, unless `gradient_steps` is given."""
 _SAFETY = ("max_nonfinite_updates", "on_nonfinite")
 
 
@@ -246,5 +247,5 @@ class RunConfig:
     @property
     def num_updates(self) -> int:
         """Returns the number of updates that the budget takes, rounded up; `with_gradient_budget` limits the env steps first."""
-        budget = (self.gradient_steps or _OFFLINE_STEPS) if self.is_offline else self.total_env_steps
+        budget = (self.gradient_steps or OFFLINE_STEPS) if self.is_offline else self.total_env_steps
         return -(-budget // self.env_steps_per_update)

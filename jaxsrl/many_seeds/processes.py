@@ -29,8 +29,13 @@ def train_in_processes(
         0; the status of a seed that failed; the status of the signal after a stop signal.
 
     Raises:
-        UserError: there are fewer cores than `seeds_at_once`.
+        UserError: there are fewer cores than `seeds_at_once`, or all seeds would record into one dataset.
     """
+    if config.record:
+        raise UserError(
+            f"run.record is the dataset of one run: got {config.record} with {config.seeds} seeds; remove it, or train the seeds "
+            f"one by one (--run.seed)"
+        )
     if config.seeds_at_once > count_cores():
         raise UserError(
             f"run.seeds_at_once {config.seeds_at_once}: expected at most one for each of the {count_cores()} cores"

@@ -19,6 +19,7 @@ MODELS = "models"
 """Directory of a run directory with its store."""
 
 NEWEST, BEST = "newest", "best"
+_HOW_SAVED = "--eval.every and --checkpoint.keep-every save them"
 _POLL_SECONDS = 0.02
 _TAG = re.compile(r"[A-Za-z][\w.:-]*")
 _CONDITION = re.compile(r"(\w+)\s*(<=|>=|<|>|=)\s*(-?[\d.]+(?:e-?\d+)?)")
@@ -197,6 +198,8 @@ class ModelStore:
         """
         if destination.exists():
             raise UserError(f"cannot clone into {destination}: it exists; choose another directory")
+        if not self._checkpoints.steps():
+            raise UserError(f"nothing to clone: {self.directory} holds no models; {_HOW_SAVED}")
         partial = destination.with_name(f".{destination.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         with lock_store(self.directory):
@@ -242,9 +245,7 @@ class ModelStore:
             return models[0]
         steps = self._checkpoints.steps()
         if not steps:
-            raise UserError(
-                f"no model {query!r}: {self.directory} holds none; --eval.every and --checkpoint.keep-every save them"
-            )
+            raise UserError(f"no model {query!r}: {self.directory} holds none; {_HOW_SAVED}")
         raise UserError(
             f"no model {query!r} in {self.directory}: its tags are {_listed(read_index(self.directory)['tags'])}, its "
             f"versions {_listed(steps)}; also possible: {NEWEST!r}, or a condition such as 'return>200'"

@@ -18,6 +18,7 @@ from jaxsrl.checkpoints.store import load_checkpoint
 from jaxsrl.metrics.evaluations import read_evaluations
 from jaxsrl.metrics.record_file import RecordFile
 from jaxsrl.runs.checkpoint_health import WHOLE, checkpoint_health, list_quarantine
+from jaxsrl.runs.read_checkpoint import resolve_model
 from jaxsrl.runs.summary import RECORDS, checkpoint_steps, is_run, summarize
 
 _PARAMETERS = f"{LEARNER}.params"
@@ -89,12 +90,13 @@ class Inspection:
 
 
 def inspect(path: Path) -> Inspection:
-    """Inspects a run directory with its newest intact checkpoint, or one checkpoint directory.
+    """Inspects a run directory with its newest intact checkpoint, one checkpoint directory, or a model of a run, "RUN@best".
 
     Raises:
-        UserError: the path is neither, or is a checkpoint of another version.
+        UserError: the path is none of them, or is a checkpoint of another version.
         CorruptCheckpointError: the given checkpoint is damaged.
     """
+    path = resolve_model(path)
     if (path / MANIFEST).is_file():
         above = path.resolve().parent.parent
         return _inspection(path, path, above if is_run(above) else None)

@@ -10,6 +10,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import CONFIG, LOG, read_json
+from jaxsrl.config.run_config import OFFLINE_STEPS
 from jaxsrl.metrics.record_file import RETURN, RecordFile
 from jaxsrl.runs.state import run_state
 
@@ -35,7 +36,7 @@ class RunSummary:
         seed: seed of the run.
         update: updates done, by records and checkpoints.
         num_updates: updates of the whole run; None if the configuration is missing.
-        env_steps: environment steps done.
+        env_steps: environment steps done; gradient steps with plan `offline`.
         checkpoint: update of the newest complete checkpoint directory; None without any.
         age_seconds: time since the run last wrote a record or a line of its log.
         problem: which file is unreadable; "" if none.
@@ -180,13 +181,23 @@ def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
 
 def count_total_updates(run: dict[str, Any]) -> int | None:
     """Returns the updates that a saved RunConfig asks for; None if it is incomplete."""
-    per_update, env_steps = _steps_per_update(run), run.get("total_env_steps")
-    if not per_update or not isinstance(env_steps, int | float) or not abs(env_steps) < math.inf:
+    per_update, steps = _steps_per_update(run), run.get("total_env_steps")
+    if _is_offline(run):
+        steps = run.get("gradient_steps") or OFFLINE_STEPS
+    if not per_update or not isinstance(steps, int | float) or not abs(steps) < math.inf:
         return None
-    return -(-int(env_steps) // per_update)
+    return -(-int(steps) // per_update)
+
+
+def _is_offline(run: dict[str, Any]) -> bool:
+    return run.get("plan") == "offline"
 
 
 def _steps_per_update(run: dict[str, Any]) -> int:
+    """Returns the env steps of an update, or the gradient steps with plan `offline`; 0 if the configuration is incomplete."""
+    if _is_offline(run):
+        steps = _dict(run.get("dataset")).get("gradient_steps_per_update")
+        return steps if isinstance(steps, int) else 0
     sizes = run.get("num_envs"), run.get("rollout_length")
     return sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else 0  # pyright: ignore
 

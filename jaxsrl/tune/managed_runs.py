@@ -1,20 +1,36 @@
-"""Common parts of the managers of runs: their state file, and the commands of their runs."""
+"""Common parts of the managers of runs: their lock, their state file, and the options and commands of their runs."""
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from agents.networks.config import NetworkConfig
 from agents.transforms.self_play import SelfPlayConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.run_directory import read_json
+from jaxsrl.checkpoints.run_directory import lock_directory, read_json
+from jaxsrl.config.files import flag_name, option_name
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import load_experiment
 from jaxsrl.machine.run_tasks import Task
 
 Train = Callable[[Sequence[Task]], int]
 """Runs the tasks; returns an exit status, not 0 if it was stopped."""
+
+OWNED_PLACE = {"run.name": "use --directory", "run.directory": "use --directory"}
+OWNED = {**OWNED_PLACE, "run.total_env_steps": "use --env-steps", "run.seed": "use --seed"}
+OWNED_IN_ROUNDS = {**OWNED, "run.init_from": "remove it, since a run starts from one of the round before"}
+"""Options that a manager sets for each of its runs, and what to do in place of that."""
+
+
+def hold(directory: Path) -> TextIO:
+    """Makes the directory of a manager if need be, and locks it until the result is closed.
+
+    Raises:
+        UserError: another process holds it, or it cannot be written.
+    """
+    return lock_directory(directory, "directory", "another --directory", "--directory")
 
 
 def open_state(path: Path, settings: Mapping[str, Any], initial: Mapping[str, Any], may_grow: str) -> dict[str, Any]:
@@ -45,6 +61,45 @@ def train_task(directory: Path, name: str, experiment: str, env_steps: int, seed
     own += ["--run.total-env-steps", str(env_steps), "--run.seed", str(seed)]
     train = [sys.executable, "-m", "jaxsrl.cli.main", "train", experiment]
     return Task(name, [*train, *flags, *own], directory / f"{name}.txt")
+
+
+def validate_flags(owned: Mapping[str, str], flags: Sequence[str], space: Iterable[str] = ()) -> None:
+    """Rejects options of the experiment that the manager replaces for each run.
+
+    Args:
+        owned: these options, and what to do in place of giving them.
+        flags: of the experiment.
+        space: names of options that differ between runs.
+
+    Raises:
+        UserError: a flag or the space names one of them.
+    """
+    given = {option_name(flag.partition("=")[0]) for flag in flags if flag.startswith("--")} | {*space}
+    for name in owned:
+        if name in given:
+            flag = flag_name(name).replace("_", "-")
+            raise UserError(f"expected no --{flag}, which this command sets for each run: {owned[name]}")
+
+
+def validate_single(run: RunConfig, kind: str, space: Iterable[str] = ()) -> None:
+    """Rejects a configuration whose runs train several seeds, or record into one dataset.
+
+    Args:
+        run: configuration of all runs.
+        kind: what one of them is called.
+        space: names of options that differ between runs.
+
+    Raises:
+        UserError: it has several seeds or a dataset to record, or these differ between runs.
+    """
+    if run.seeds > 1:
+        raise UserError(f"a {kind} is one run: expected --run.seeds 1, got {run.seeds}")
+    if run.record:
+        raise UserError(
+            f"the dataset of --run.record is of one run, not of each {kind}: expected none, got {run.record}"
+        )
+    if shared := sorted({"run.seeds", "run.record"} & {*space}):
+        raise UserError(f"a {kind} is one run without a dataset: expected a space without {', '.join(shared)}")
 
 
 def opponent_flags(members: Sequence[Path], mixture: Sequence[float], slots: int, self_share: float = 0.0) -> list[str]:
@@ -80,16 +135,18 @@ def validate_opponents(experiment: Path, flags: Sequence[str], slots: int, self_
 
     Raises:
         UserError: there are too few environments, the game has no two teams, or the algorithm cannot play opponents.
-        UserError: the agent is made in code, so that none of a run can be loaded for games, or runs have several seeds.
+        UserError: the agent is made in code, so that none of a run can be loaded for games, or that is not one run.
+        UserError: a flag is one of those of `opponent_flags`.
     """
+    pool_flags = [word for word in opponent_flags((), (), slots) if word.startswith("--")]
+    validate_flags(dict.fromkeys(map(option_name, pool_flags), "use --slots"), flags)
     made = load_experiment(experiment, flags)
     if made.make_agent is not None or not isinstance(made.network, NetworkConfig):
         raise UserError(
             f"games load the policies of runs, which needs an algorithm of jaxsrl and a NetworkConfig: got an agent that "
             f"{experiment} makes in code"
         )
-    if made.run.seeds > 1:
-        raise UserError(f"a policy is one run: expected --run.seeds 1, got {made.run.seeds}")
+    validate_single(made.run, "policy")
     pool = SelfPlayConfig(slots=slots, self_share=self_share, team=made.policies.self_play.team)
     try:
         dataclasses.replace(made, policies=dataclasses.replace(made.policies, self_play=pool)).build()

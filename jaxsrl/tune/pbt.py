@@ -138,12 +138,23 @@ def draw(entry: Range | Choices, random: np.random.Generator) -> Any:
         return entry.values[int(random.integers(len(entry.values)))]
     if entry.log:
         return _rounded(entry, math.exp(random.uniform(math.log(entry.low), math.log(entry.high))))
-    return _rounded(entry, random.uniform(entry.low, entry.high))
+    if entry.spacing is not None:
+        return _on_grid(entry, entry.spacing, int(random.integers(_last_index(entry, entry.spacing) + 1)))
+    return random.uniform(entry.low, entry.high)
 
 
 def _rounded(entry: Range, value: float) -> float:
     """Returns the nearest value of a range: on its steps, and an integer where its ends are."""
-    step = entry.step or (1 if entry.is_integer else None)
-    if step is not None:
-        value = min(entry.low + round((value - entry.low) / step) * step, entry.high)
+    if entry.spacing is None:
+        return float(value)
+    index = round((value - entry.low) / entry.spacing)
+    return _on_grid(entry, entry.spacing, min(index, _last_index(entry, entry.spacing)))
+
+
+def _on_grid(entry: Range, step: float, index: int) -> float:
+    value = min(entry.low + index * step, entry.high)  # a sum of decimal fractions may be just above the end
     return int(value) if entry.is_integer else float(value)
+
+
+def _last_index(entry: Range, step: float) -> int:
+    return math.floor((entry.high - entry.low) / step + 1e-9)  # 0.3 - 0.1 is just below two steps of 0.1

@@ -18,7 +18,7 @@ from jaxsrl.checkpoints.run_directory import read_json, write_json
 from jaxsrl.config.files import nest_options, option_name
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.run_tasks import Task, run_tasks
-from jaxsrl.tune.managed_runs import Train, open_state, train_task
+from jaxsrl.tune.managed_runs import OWNED_IN_ROUNDS, Train, open_state, train_task, validate_flags, validate_single
 from jaxsrl.tune.pbt import PBTConfig, choose, first_values
 from jaxsrl.tune.space import Space, parse_space
 
@@ -171,8 +171,10 @@ def validate_members(made: Experiment, space: Space, flags: Sequence[str]) -> No
         flags: of the experiment.
 
     Raises:
-        UserError: a flag would replace the values of all members, or runs would have no score.
+        UserError: a flag would replace the values of all members, or be replaced, or runs would have no score.
     """
+    validate_flags(OWNED_IN_ROUNDS, flags, space)
+    validate_single(made.run, "member", space)
     names = {option_name(flag.partition("=")[0]): flag for flag in flags if flag.startswith("--")}
     if "config" in names:
         raise UserError("members read their values by --config: give other options as flags, got --config")
@@ -180,8 +182,6 @@ def validate_members(made: Experiment, space: Space, flags: Sequence[str]) -> No
         raise UserError(
             f"{names[fixed[0]]} would replace the values of all members: remove it from the flags or the space"
         )
-    if made.run.seeds > 1:
-        raise UserError(f"a member is one run: expected --run.seeds 1, got {made.run.seeds}; use more members")
     if made.run.eval.final_episodes < 1:
         raise UserError(
             "members need an evaluation after training: expected --eval.final-episodes of at least 1, got 0"

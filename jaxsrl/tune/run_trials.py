@@ -13,7 +13,7 @@ from typing import Any
 from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.bound_command import bound_command
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
-from jaxsrl.tune.study import RESULT, Sweep, import_optuna, open_study, trial_name
+from jaxsrl.tune.study import RESULT, Sweep, import_optuna, make_sampler, open_study, trial_name
 
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 300.0  # a run saves before it stops
@@ -52,9 +52,9 @@ class _Runner:
 
     def __init__(self, directory: Path, sweep: Sweep, trials: int, jobs: int, show: Callable[[str], None]) -> None:
         self.has_failed = False
-        self._directory, self._trials, self._jobs, self._show = directory, trials, jobs, show
+        self._directory, self._sweep, self._trials, self._jobs, self._show = directory, sweep, trials, jobs, show
         self._space, self._states = sweep.parse_space(), import_optuna().trial.TrialState
-        self._study: Any = open_study(directory, sweep, parallel=jobs > 1)
+        self._study: Any = open_study(directory, sweep)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._unfinished: list[int] = []
 
@@ -108,8 +108,10 @@ class _Runner:
             number = self._unfinished.pop(0)
             self._show(f"{trial_name(number)} resumes")
             return number
-        if len(self._study.get_trials(deepcopy=False)) >= self._trials:
+        number = len(self._study.get_trials(deepcopy=False))
+        if number >= self._trials:
             return None
+        self._study.sampler = make_sampler(self._sweep, number, parallel=self._jobs > 1)
         trial = self._study.ask()
         values = {name: entry.suggest(trial, name) for name, entry in self._space.items()}
         self._show(f"{trial_name(trial.number)} starts: {format_options(values)}")

@@ -54,10 +54,15 @@ class Range:
         """Smallest value."""
         return self.low
 
+    @property
+    def spacing(self) -> float | None:
+        """Returns the distance between two values; None for all numbers."""
+        return self.step or (1 if self.is_integer else None)
+
     def suggest(self, trial: Suggests, name: str) -> float:
         """Returns the trial's value."""
         if self.is_integer:
-            return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
+            return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.spacing or 1), log=self.log)
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
 
@@ -121,7 +126,10 @@ def _parse_entry(entry: dict[str, Any], where: str) -> Range | Choices:
         raise UserError(f"{where} needs low < high, with log = true also 0 < low and no step: got {entry}")
     if step is not None and _number(step, where) <= 0:
         raise UserError(f"{where} needs a positive step: got {step!r}")
-    return Range(low, high, log, None if step is None else _number(step, where))
+    parsed = Range(low, high, log, None if step is None else _number(step, where))
+    if parsed.is_integer and not isinstance(parsed.spacing, int):
+        raise UserError(f"{where}: expected an integer as the step of a range of integers, got {step!r}")
+    return parsed
 
 
 def _number(value: Any, where: str) -> float:

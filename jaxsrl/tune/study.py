@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import read_json, write_json
 from jaxsrl.config.files import nest_options, with_file_options
@@ -47,6 +49,8 @@ class Sweep:
     def __post_init__(self) -> None:
         if self.reports < 2:
             raise UserError(f"tune.reports must be at least 2: got {self.reports}")
+        if self.seed < 0:
+            raise UserError(f"the seed must be at least 0: got {self.seed}")
 
     def parse_space(self) -> Space:
         """Returns the search space."""
@@ -101,13 +105,8 @@ def trial_options(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def open_study(directory: Path, sweep: Sweep, parallel: bool = False) -> Any:
+def open_study(directory: Path, sweep: Sweep) -> Any:
     """Returns optuna's study of the sweep in a directory, which several processes may open.
-
-    Args:
-        directory: of the sweep.
-        sweep: its settings.
-        parallel: trials run at the same time; then the sampler avoids the neighborhood of those that run.
 
     Raises:
         UserError: optuna is not installed.
@@ -116,16 +115,27 @@ def open_study(directory: Path, sweep: Sweep, parallel: bool = False) -> Any:
     database = optuna.storages.RDBStorage(
         f"sqlite:///{(directory / _STORAGE).absolute()}", engine_kwargs={"connect_args": {"timeout": _LOCK_SECONDS}}
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        random = optuna.samplers.RandomSampler(seed=sweep.seed)
-        sampler = (
-            random if sweep.sampler == "random" else optuna.samplers.TPESampler(seed=sweep.seed, constant_liar=parallel)
-        )
     pruner = _make_pruner(optuna.pruners, sweep)
     return optuna.create_study(
-        study_name="sweep", storage=database, sampler=sampler, pruner=pruner, direction="maximize", load_if_exists=True
+        study_name="sweep", storage=database, pruner=pruner, direction="maximize", load_if_exists=True
     )
+
+
+def make_sampler(sweep: Sweep, number: int, parallel: bool) -> Any:
+    """Returns the sampler of one trial: a sweep that is continued draws what an uninterrupted one draws.
+
+    Args:
+        sweep: settings.
+        number: of the trial.
+        parallel: trials run at the same time; then the sampler avoids the neighborhood of those that run.
+    """
+    optuna = import_optuna()
+    seed = int(np.random.SeedSequence((sweep.seed, number)).generate_state(1)[0])
+    if sweep.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=parallel)
 
 
 def import_optuna() -> Any:

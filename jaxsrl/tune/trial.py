@@ -26,14 +26,15 @@ class ReportReturns(Callback):
     Args:
         trial: optuna's trial.
         every: env steps between reports.
-        reported: steps that an earlier process of the run has reported.
+        last: newest report of an earlier process of the run, by its number; -1 for none.
     """
 
-    def __init__(self, trial: Any, every: int, reported: set[int]) -> None:
-        self._trial, self._every, self._reported = trial, every, reported
+    def __init__(self, trial: Any, every: int, last: int = -1) -> None:
+        self._trial, self._every, self._last = trial, every, last
 
     def on_update(self, run: ActiveRun) -> None:
-        if run.config.eval.every or not run.is_at_multiple_of(self._every):
+        # Dispatches of several updates may skip the update at a multiple.
+        if run.config.eval.every or run.env_steps // self._every <= max(self._last, 0):
             return
         mean = run.episodes().get("episode/return_mean")
         if mean is not None:
@@ -47,11 +48,12 @@ class ReportReturns(Callback):
 
     def _report(self, run: ActiveRun, env_steps: int, value: float) -> None:
         step = env_steps // self._every
-        if step in self._reported or not math.isfinite(value):
+        if step <= self._last or not math.isfinite(value):
             return
-        self._reported.add(step)
+        self._last = step
         self._trial.report(value, step)
-        if env_steps < run.config.total_env_steps and self._trial.should_prune():
+        # An evaluation may arrive after the last update: the run is complete.
+        if run.num_updates < run.config.num_updates and self._trial.should_prune():
             run.stop(PRUNED)
 
 
@@ -71,7 +73,7 @@ def train_trial(directory: Path, number: int) -> str:
     use_synchronous_cpu_dispatch()
     every = run.eval.every or max(1, run.total_env_steps // sweep.reports)
     trial = optuna.trial.Trial(study, stored._trial_id)
-    callback = ReportReturns(trial, every, set(stored.intermediate_values))
+    callback = ReportReturns(trial, every, max(stored.intermediate_values, default=-1))
     report = experiment.train(callbacks=[callback])
     if not report.stopped_by:
         newest = study.get_trials(deepcopy=False)[number].intermediate_values

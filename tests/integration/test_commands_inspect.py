@@ -7,6 +7,7 @@ import pytest
 
 import jaxsrl.cli.main
 from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.models.store import ModelStore
 from jaxsrl.runs.inspect import short_path
 
 ARRAYS = {
@@ -95,6 +96,16 @@ def test_inspect_shows_one_checkpoint_with_run_health(capsys, run, tmp_path):
     assert (found["update"], found["health"]["newest_good"]) == (3, 7)
     alone = (run / "checkpoints" / "3").rename(tmp_path / "alone")
     assert inspected(capsys, alone)["health"] == {}
+
+
+def test_inspect_shows_the_model_that_a_query_finds(capsys, run):
+    store = ModelStore(run / "models")
+    for version in (4, 5):
+        store.save(version, ARRAYS, CONFIG)
+    store.tag("best", "4")
+    found = inspected(capsys, run.with_name("run@best"))
+    assert (found["update"], found["checkpoint"], found["health"]["newest_good"]) == (4, str(run / "models" / "4"), 7)
+    assert inspected(capsys, run.with_name("run@3"))["checkpoint"] == str(run / "checkpoints" / "3")
 
 
 def test_inspect_tables_have_all_sections(capsys, run):

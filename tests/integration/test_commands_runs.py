@@ -73,6 +73,17 @@ def test_runs_lists_each_result(capsys, runs):
     assert (found["begun"]["best_return"], found["begun"]["checkpoint"]) == (None, None)
 
 
+@pytest.mark.parametrize(("gradient_steps", "num_updates"), [(1_100, 11), (None, 1_000)])
+def test_offline_runs_count_gradient_steps(tmp_path, gradient_steps, num_updates):
+    path = make_run(tmp_path / "run", [1.0] * 5)
+    config = json.loads((path / "config.json").read_text())
+    own = {"plan": "offline", "gradient_steps": gradient_steps, "dataset": {"gradient_steps_per_update": 100}}
+    config["experiment"]["run"] |= own
+    (path / "config.json").write_text(json.dumps(config))
+    summary = summarize(path)
+    assert (summary.num_updates, summary.progress, summary.env_steps) == (num_updates, 5 / num_updates, 500)
+
+
 def test_a_run_whose_lock_is_held_is_running(capsys, runs):
     with RunDirectory(runs / "halted"):
         assert {run["name"] for run in listed(capsys, runs, "--state", "running")} == {"halted"}

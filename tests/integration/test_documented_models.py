@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxsrl.checkpoints.run_directory import CONFIG, RunDirectory
 from jaxsrl.cli.main import main
 from jaxsrl.models.store import ModelStore
 
@@ -34,6 +35,18 @@ def test_documented_commands_change_the_models(store):
     assert ModelStore(Path("copies/ppo_cartpole")).tags() == {"best": 2}
     with pytest.raises(SystemExit, match="2"):  # it is frozen
         main(["models", "runs/ppo_cartpole", "--tag", "a=4"])
+
+
+def test_a_training_run_without_models_has_an_empty_store(tmp_path, capsys):
+    with RunDirectory(tmp_path / "run") as run:  # its lock is held
+        (run.path / CONFIG).write_text("{}")
+        main(["models", str(run.path), "--json"])
+        assert capsys.readouterr().out == '{"models": []}\n'
+        with pytest.raises(SystemExit, match="2"):
+            main(["models", str(run.path), "--tag", "a=newest"])
+        assert "models holds none" in " ".join(capsys.readouterr().err.split())
+        main(["models", str(run.path), "--freeze"])
+    assert sorted(path.name for path in run.path.iterdir()) == [".lock", CONFIG, "models"]
 
 
 def test_documented_code_follows_the_models(store, capsys):

@@ -15,6 +15,7 @@ from jaxsrl.cli.main import main
 from jaxsrl.population.ratings import win_probability
 from jaxsrl.tune import league as module
 from jaxsrl.tune.league import STATE, League, LeagueConfig
+from jaxsrl.tune.managed_runs import hold
 
 CONFIG = LeagueConfig("ppo.py", rounds=7, env_steps=100, games=10)
 
@@ -193,6 +194,37 @@ def test_too_few_environments_are_rejected_before_any_run(tmp_path, monkeypatch,
     assert ended.value.code == 2
     assert f"--run.num-envs {least} at least" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--rounds", "1", "--run.name", "mine"],
+            "expected no --run.name, which this command sets for each run: use --directory",
+        ),
+        (
+            ["--run.init-from", "runs/ppo"],
+            "expected no --run.init-from, which this command sets for each run: remove it",
+        ),
+        (["--policies.self-play.slots", "2"], "expected no --policies.self-play.slots"),
+        (["--run.record", "steps"], "is of one run, not of each policy: expected none, got steps"),
+    ],
+)
+def test_options_that_the_league_sets_are_rejected(tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["league", "ppo", *flags])
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_league_in_a_directory_is_rejected(tmp_path, capsys):
+    with hold(tmp_path / "own"), pytest.raises(SystemExit) as ended:
+        main(["league", "ppo", "--rounds", "1", "--directory", str(tmp_path / "own")])
+    assert ended.value.code == 2
+    assert "own is in use by process" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow

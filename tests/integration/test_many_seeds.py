@@ -286,6 +286,13 @@ def test_values_of_seeds_are_rejected_before_a_start(plan, agent, flags, problem
     assert not (tmp_path / "runs").exists()
 
 
+def test_seeds_as_processes_do_not_record_into_one_dataset(tmp_path):
+    config = RunConfig(seeds=2, record=str(tmp_path / "steps"))
+    with pytest.raises(UserError, match="run.record is the dataset of one run: got .*steps with 2 seeds"):
+        train_in_processes(config, child(tmp_path), lambda line: None)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_seeds_at_once_have_cores_of_their_own(tmp_path):
     config = RunConfig(directory=str(tmp_path), seeds=2, seeds_at_once=2)

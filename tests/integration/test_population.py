@@ -15,6 +15,7 @@ from jaxsrl.cli.main import main
 from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.tune import population as module
+from jaxsrl.tune.managed_runs import hold
 from jaxsrl.tune.pbt import PBTConfig
 from jaxsrl.tune.population import SCORE, STATE, Population, PopulationConfig
 
@@ -137,18 +138,36 @@ def test_a_stopped_round_returns_its_status(tmp_path):
         (["--agent.learning-rate", "1e-3"], "--agent.learning-rate would replace the values of all members"),
         (["--config", "options.toml"], "members read their values by --config"),
         (["--run.seeds", "2"], "expected --run.seeds 1, got 2"),
+        (["--run.record", "steps"], "is of one run, not of each member: expected none, got steps"),
+        (
+            ["--run.total-env-steps", "9"],
+            "expected no --run.total-env-steps, which this command sets for each run: use --env-steps",
+        ),
+        (["--run.seed=9"], "expected no --run.seed, which this command sets for each run: use --seed"),
+        (["--run.init-from", "runs/ppo"], "expected no --run.init-from"),
+        (["--space", "seeds.toml"], "expected no --run.seed, which this command sets for each run: use --seed"),
         (["--eval.final-episodes", "0"], "expected --eval.final-episodes of at least 1, got 0"),
     ],
 )
 def test_runs_that_cannot_be_members_are_rejected(tmp_path, monkeypatch, capsys, flags, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.toml").write_text('"agent.learning_rate" = {low = 1e-4, high = 1e-1, log = true}\n')
+    (tmp_path / "seeds.toml").write_text("run.seed = {low = 1, high = 4}\n")
     (tmp_path / "options.toml").write_text("[run]\nnum_envs = 8\n")
     with pytest.raises(SystemExit) as ended:
         main(["population", "ppo_cartpole", "--space", "space.toml", *flags])
     assert ended.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_second_population_in_a_directory_is_rejected(tmp_path, capsys):
+    (tmp_path / "space.toml").write_text('"agent.learning_rate" = {low = 1e-4, high = 1e-1, log = true}\n')
+    with hold(tmp_path / "own"), pytest.raises(SystemExit) as ended:
+        main(["population", "ppo_cartpole", "--space", f"{tmp_path}/space.toml", "--directory", f"{tmp_path}/own"])
+    assert ended.value.code == 2
+    assert "own is in use by process" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "own" / STATE).exists()
 
 
 @pytest.mark.parametrize("at_once", [0, count_cores() + 1])

@@ -15,6 +15,7 @@ from jaxsrl.cli.commands.league import make_play
 from jaxsrl.cli.main import main
 from jaxsrl.experiment import load_experiment
 from jaxsrl.tune import psro as module
+from jaxsrl.tune.managed_runs import hold
 from jaxsrl.tune.psro import PSRO, STATE, PSROConfig
 
 CONFIG = PSROConfig("ppo.py", iterations=6, env_steps=100, games=10)
@@ -159,7 +160,14 @@ EXPERIMENT = dataclasses.replace(EXPERIMENT, make_agent=make_ppo)
 
 @pytest.mark.parametrize(
     ("experiment", "flags", "message"),
-    [("made_in_code.py", [], "an algorithm of jaxsrl"), ("ppo", ["--run.seeds", "2"], "expected --run.seeds 1, got 2")],
+    [
+        ("made_in_code.py", [], "an algorithm of jaxsrl"),
+        ("ppo", ["--run.seeds", "2"], "expected --run.seeds 1, got 2"),
+        ("ppo", ["--run.record", "steps"], "is of one run, not of each policy: expected none, got steps"),
+        ("ppo", ["--run.seed", "1", "--iterations", "1"], "which this command sets for each run: use --seed"),
+        ("ppo", ["--policies.self-play.members", "a"], "expected no --policies.self-play.members"),
+        ("ppo", ["--policies.self-play.library_size=3"], "expected no --policies.self-play.library-size"),
+    ],
 )
 def test_runs_that_cannot_be_loaded_for_games_are_rejected(tmp_path, monkeypatch, capsys, experiment, flags, message):
     monkeypatch.chdir(tmp_path)
@@ -169,6 +177,13 @@ def test_runs_that_cannot_be_loaded_for_games_are_rejected(tmp_path, monkeypatch
     assert ended.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_second_psro_in_a_directory_is_rejected(tmp_path, capsys):
+    with hold(tmp_path / "own"), pytest.raises(SystemExit) as ended:
+        main(["psro", "ppo", "--iterations", "1", "--directory", str(tmp_path / "own")])
+    assert ended.value.code == 2
+    assert "own is in use by process" in " ".join(capsys.readouterr().err.split())
 
 
 ROCK_PAPER_SCISSORS = """

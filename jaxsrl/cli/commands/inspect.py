@@ -13,7 +13,7 @@ class Inspect:
     """Show the contents of a run or a checkpoint: parameters, configuration, environment, versions, and integrity.
 
     Attributes:
-        path: run directory (its newest good checkpoint is shown) or checkpoint directory.
+        path: run directory (its newest good checkpoint is shown), RUN@QUERY for a model of it, or checkpoint directory.
         all: list all arrays, not only parameters.
         json: print one JSON object, with all arrays, instead of tables.
     """

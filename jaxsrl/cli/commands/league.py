@@ -54,12 +54,13 @@ class TrainLeague:
         import sys
 
         from jaxsrl.tune.league import League, LeagueConfig
-        from jaxsrl.tune.managed_runs import validate_opponents
+        from jaxsrl.tune.managed_runs import OWNED_IN_ROUNDS, hold, validate_flags, validate_opponents
         from jaxsrl.tune.matchmaking import LARGEST_SELF_SHARE
 
         path = find_experiment(self.experiment)
         names = {field.name for field in dataclasses.fields(LeagueConfig)} - {"experiment"}
         config = LeagueConfig(str(path), **{name: getattr(self, name) for name in names})
+        validate_flags(OWNED_IN_ROUNDS, self.flags)
         if self.rounds > 1:
             # In fictitious co-play only the best response meets others, and it never plays itself.
             validate_opponents(path, self.flags, self.slots, LARGEST_SELF_SHARE if self.rule == "league" else 0.0)
@@ -68,8 +69,10 @@ class TrainLeague:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
         directory = self.directory or Path("runs") / f"league_{path.stem}"
-        league = League(directory, config, make_play(path, self.flags), show, at_once=self.at_once)
-        status = league.run()
+        play = make_play(path, self.flags)
+        with hold(directory):
+            league = League(directory, config, play, show, at_once=self.at_once)
+            status = league.run()
         state = league.state
         rows = [
             {"policy": policy["name"], "rating": rating, "standard_error": error, "continues": policy["source"]}

@@ -45,11 +45,13 @@ class Models:
     def run(self) -> int:
         """Changes what is asked for, and prints the list."""
         from jaxsrl.models.store import MODELS, ModelStore
+        from jaxsrl.runs.summary import is_run
 
         if not self.run_directory.is_dir():
             raise UserError(f"no run directory {self.run_directory}: expected RUN with models/ in it")
         inside = self.run_directory / MODELS
-        store = ModelStore(inside if inside.is_dir() else self.run_directory)
+        # A run without models has an empty store: its own directory has another lock.
+        store = ModelStore(inside if inside.is_dir() or is_run(self.run_directory) else self.run_directory)
         if self.unfreeze:
             store.freeze(False)
         if self.tag:

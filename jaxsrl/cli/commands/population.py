@@ -48,6 +48,7 @@ class TrainPopulation:
         """Trains the rounds that are missing, and prints the members of the last one."""
         import sys
 
+        from jaxsrl.tune.managed_runs import hold
         from jaxsrl.tune.pbt import PBTConfig
         from jaxsrl.tune.population import Population, PopulationConfig, validate_members
         from jaxsrl.tune.space import Choices, read_space
@@ -72,8 +73,10 @@ class TrainPopulation:
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
-        population = Population(self.directory or Path("runs") / f"population_{path.stem}", config, self.at_once, show)
-        status = population.run()
+        directory = self.directory or Path("runs") / f"population_{path.stem}"
+        with hold(directory):
+            population = Population(directory, config, self.at_once, show)
+            status = population.run()
         history = population.state["history"]
         rows = [
             {"member": number, "score": member["score"], "copied_from": member["source"], **member["values"]}

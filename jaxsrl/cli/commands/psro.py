@@ -45,7 +45,7 @@ class TrainPSRO:
         """Trains the policies that are missing, and prints all with their weight in the newest mixture."""
         import sys
 
-        from jaxsrl.tune.managed_runs import validate_opponents
+        from jaxsrl.tune.managed_runs import OWNED, hold, validate_flags, validate_opponents
         from jaxsrl.tune.psro import PSRO, PSROConfig
 
         path = find_experiment(self.experiment)
@@ -59,6 +59,7 @@ class TrainPSRO:
             self.seed,
             self.flags,
         )
+        validate_flags(OWNED, self.flags)
         if self.iterations > 1:
             validate_opponents(path, self.flags, self.slots)
 
@@ -66,8 +67,10 @@ class TrainPSRO:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
         directory = self.directory or Path("runs") / f"psro_{path.stem}"
-        psro = PSRO(directory, config, _make_play_newest(path, self.flags), show)
-        status = psro.run()
+        play = _make_play_newest(path, self.flags)
+        with hold(directory):
+            psro = PSRO(directory, config, play, show)
+            status = psro.run()
         mixture = psro.state["mixtures"][-1] if psro.state["mixtures"] else []
         values = psro.payoffs @ mixture if mixture else []
         rows = [

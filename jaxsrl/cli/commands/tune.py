@@ -45,6 +45,7 @@ class Tune:
         """Runs the trials that are missing, prints all, and writes the best configuration."""
         import sys
 
+        from jaxsrl.tune.managed_runs import OWNED_PLACE, hold, validate_flags, validate_single
         from jaxsrl.tune.report import print_results, read_results, write_best
         from jaxsrl.tune.run_trials import run_trials
         from jaxsrl.tune.space import read_space
@@ -56,17 +57,21 @@ class Tune:
         path, space = find_experiment(self.experiment), read_space(self.space)
         entries = {name: _to_json(entry) for name, entry in space.items()}
         sweep = Sweep(str(path), entries, self.flags, self.pruner, self.sampler, self.reports, self.seed)
-        sweep.make_experiment({name: entry.first for name, entry in space.items()}).build()
+        validate_flags(OWNED_PLACE, self.flags, space)
+        made = sweep.make_experiment({name: entry.first for name, entry in space.items()})
+        validate_single(made.run, "trial", space)
+        made.build()
         directory = self.directory or Path("runs") / f"tune_{path.stem}"
-        save_sweep(directory, sweep)
 
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
-        status = run_trials(directory, sweep, self.trials, self.jobs, show)
-        results = read_results(directory, sweep)
+        with hold(directory):
+            save_sweep(directory, sweep)
+            status = run_trials(directory, sweep, self.trials, self.jobs, show)
+            results = read_results(directory, sweep)
+            best = write_best(directory, results)
         print_results(directory, results, self.json)
-        best = write_best(directory, results)
         if best is not None:
             show(f"best configuration: jaxsrl train {self.experiment} --config {best}")
         return status

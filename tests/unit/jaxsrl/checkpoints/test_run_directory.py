@@ -94,6 +94,7 @@ CHANGES = {
     "run.eval.mode": "both",
     "run.eval.env_kwargs": '{"frame_skip": 2}',
     "run.eval.max_rows": 4,
+    "run.eval.agents": "hunter_*",
     "run.max_hours": 1.5,
     "run.init_from": "runs/other",
     "run.init_only": ["torso/*"],

@@ -133,6 +133,12 @@ def test_clones_hold_versions_tags_and_notes(store, tmp_path):
         store.clone(tmp_path / "all")
 
 
+def test_a_store_without_versions_cannot_be_cloned(tmp_path):
+    with pytest.raises(UserError, match=r"holds no models; --eval.every and --checkpoint.keep-every save them"):
+        ModelStore(tmp_path / "run" / "models").clone(tmp_path / "copy")
+    assert not list(tmp_path.iterdir())
+
+
 def test_runs_are_read_by_tag(store, tmp_path):
     store.tag("best", "2")
     run = tmp_path / "run"

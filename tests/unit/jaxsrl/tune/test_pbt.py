@@ -65,6 +65,30 @@ def test_draws_cover_their_ranges():
     assert {draw(SPACE["agent.optimizer.name"], random) for _ in range(50)} == {"adam", "rmsprop", "sgd"}
 
 
+def test_draws_of_stepped_ranges_are_uniform():
+    random = np.random.default_rng(0)
+    entries = {
+        "ends": ({"low": 0, "high": 2}, [0, 1, 2]),
+        "coarse": ({"low": 1, "high": 8, "step": 3}, [1, 4, 7]),
+        "decimal": ({"low": 0.1, "high": 0.3, "step": 0.1}, [0.1, 0.2, 0.3]),
+    }
+    for name, (data, expected) in entries.items():
+        (entry,) = parse_space({"agent.x": data}, "test").values()
+        found, counts = np.unique([draw(entry, random) for _ in range(3000)], return_counts=True)
+        np.testing.assert_allclose(found, expected, err_msg=name)
+        assert np.abs(counts - 1000).max() < 150, name
+
+
+@pytest.mark.parametrize(
+    ("data", "last"), [({"low": 1, "high": 9, "step": 3}, 7), ({"low": 0.5, "high": 1.4, "step": 0.25}, 1.25)]
+)
+def test_changed_values_stay_on_the_steps_of_a_range(data, last):
+    space = parse_space({"agent.x": data}, "test")
+    config = PBTConfig(share=0.5, resample=0.0, factors=(5.0, 5.0))
+    changed = choose(config, space, [1.0, 0.0], [{"agent.x": last}] * 2, np.random.default_rng(0))[1]
+    assert changed.values == {"agent.x": last}
+
+
 def test_the_quadratic_of_the_paper_needs_copies():
     """Figure 2 of Jaderberg et al.: two members ascend 1.2 - h0 x0^2 - h1 x1^2 with h (1, 0) and (0, 1)."""
     space = parse_space({f"h{axis}": {"low": 1e-3, "high": 1.0} for axis in (0, 1)}, "test")

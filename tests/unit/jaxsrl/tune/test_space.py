@@ -38,6 +38,7 @@ def test_space_file_names_options_as_flags_do(tmp_path):
         ({"choices": []}, "must be one of"),
         ({"low": "a", "high": 2}, "expected a number"),
         ({"low": 1, "high": 4, "step": 0}, "positive step"),
+        ({"low": 1, "high": 4, "step": 1.5}, "expected an integer as the step of a range of integers, got 1.5"),
     ],
 )
 def test_space_rejects_bad_entry(entry, message):

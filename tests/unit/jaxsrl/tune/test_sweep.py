@@ -4,14 +4,19 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.main import main
 from jaxsrl.config.files import read_config_file
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.metrics.evaluations import Evaluation
+from jaxsrl.tune import run_trials as module
+from jaxsrl.tune.managed_runs import hold
+from jaxsrl.tune.study import RESULT, Sweep, open_study, save_sweep, trial_name
 from jaxsrl.tune.trial import PRUNED, ReportReturns
 
 FLAGS = ["--run.num-envs", "2", "--run.rollout-length", "16", "--agent.num-minibatches", "2", "--pool.num-workers", "1"]
@@ -79,6 +84,76 @@ def test_tune_without_optuna_names_the_extra(monkeypatch):
         import_optuna()
 
 
+class InstantTrial:
+    """Stands for the process of a trial: it ends at once, with its number as the return."""
+
+    returncode = 0
+
+    def __init__(self, command, **options):
+        directory, number = Path(command[-2]) / trial_name(int(command[-1])), int(command[-1])
+        directory.mkdir()
+        (directory / RESULT).write_text(json.dumps({"is_pruned": False, "value": number, "env_steps": 1}))
+
+    def poll(self):
+        return self.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_continued_sweep_draws_what_a_whole_one_draws(tmp_path, monkeypatch, sampler):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(module.subprocess, "Popen", InstantTrial)
+    sweep = Sweep("x.py", {"agent.learning_rate": {"low": 1e-4, "high": 1e-2}}, (), "none", sampler, seed=3)
+    drawn = {}
+    for name, calls in {"whole": (12,), "continued": (1, 2, 11, 12)}.items():
+        save_sweep(tmp_path / name, sweep)
+        for trials in calls:
+            assert module.run_trials(tmp_path / name, sweep, trials, 1, lambda line: None) == 0
+        trials = open_study(tmp_path / name, sweep).get_trials()
+        drawn[name] = [trial.params["agent.learning_rate"] for trial in trials]
+    assert drawn["continued"] == drawn["whole"]
+    assert len(set(drawn["whole"])) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--run.seeds", "4"], "a trial is one run: expected --run.seeds 1, got 4"),
+        (["--run.record", "steps"], "is of one run, not of each trial: expected none, got steps"),
+        (["--run.name", "mine"], "expected no --run.name, which this command sets for each run: use --directory"),
+        (
+            ["--run.directory=mine"],
+            "expected no --run.directory, which this command sets for each run: use --directory",
+        ),
+        (["--space", "seeds.toml"], "expected a space without run.seeds"),
+        (["--space", "names.toml"], "expected no --run.name, which this command sets for each run: use --directory"),
+        (["--seed", "-1"], "the seed must be at least 0: got -1"),
+    ],
+)
+def test_runs_that_cannot_be_trials_are_rejected(tmp_path, monkeypatch, capsys, options, message):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    monkeypatch.chdir(tmp_path)
+    Path("space.toml").write_text("agent.learning_rate = {low = 1e-4, high = 1e-2, log = true}\n")
+    Path("seeds.toml").write_text("run.seeds = {low = 1, high = 4}\n")
+    Path("names.toml").write_text('run.name = {choices = ["a", "b"]}\n')
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "ppo_cartpole", "--space", "space.toml", *options])
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not Path("runs").exists()
+
+
+def test_a_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    command = tune_command(tmp_path, 1, 32)[3:]
+    with hold(tmp_path / "sweep"), pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert "is in use by process" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "sweep").iterdir()] == [".lock"]
+
+
 class FakeTrial:
     def __init__(self):
         self.reports = {}
@@ -95,9 +170,9 @@ def make_run(env_steps, mean, every=0, mode="greedy"):
     config = RunConfig(num_envs=10, rollout_length=10, total_env_steps=1000)
     stops = []
     return SimpleNamespace(
-        config=SimpleNamespace(eval=SimpleNamespace(every=every, mode=mode), total_env_steps=config.total_env_steps),
+        config=SimpleNamespace(eval=SimpleNamespace(every=every, mode=mode), num_updates=config.num_updates),
         env_steps=env_steps,
-        is_at_multiple_of=lambda steps: env_steps // steps > (env_steps - 100) // steps,
+        num_updates=env_steps // 100,
         episodes=lambda: {} if mean is None else {"episode/return_mean": mean},
         stop=stops.append,
         stops=stops,
@@ -106,7 +181,7 @@ def make_run(env_steps, mean, every=0, mode="greedy"):
 
 def test_callback_reports_training_returns_and_prunes():
     trial = FakeTrial()
-    callback = ReportReturns(trial, 200, {1})
+    callback = ReportReturns(trial, 200, last=1)
     stops = []
     for env_steps, mean in [(100, 9.0), (200, 9.0), (300, 9.0), (400, 8.0), (600, None), (800, 2.0), (1000, 1.0)]:
         run = make_run(env_steps, mean)
@@ -116,9 +191,28 @@ def test_callback_reports_training_returns_and_prunes():
     assert stops == [(800, PRUNED)]
 
 
+def test_callback_reports_after_dispatches_of_several_updates():
+    trial = FakeTrial()
+    callback = ReportReturns(trial, 200)
+    for env_steps, mean in [(100, 9.0), (300, 8.0), (700, 7.0), (900, 6.0)]:  # no update at a multiple is seen
+        callback.on_update(make_run(env_steps, mean))
+    assert trial.reports == {1: 8.0, 3: 7.0, 4: 6.0}
+
+
+def test_an_evaluation_after_the_last_update_prunes_nothing():
+    trial, stops = FakeTrial(), []
+    callback = ReportReturns(trial, 200)
+    for done in (900, 1000):
+        run = make_run(done, None, every=200)
+        callback.on_evaluation(run, Evaluation(6, done - 200, done - 200, "greedy", 1.0, 0.0, 0.0, 0.0, 0.0, 1, 0, 0.0))
+        stops.append(run.stops)
+    assert trial.reports == {3: 1.0, 4: 1.0}
+    assert stops == [[PRUNED], []]
+
+
 def test_callback_reports_evaluations_instead():
     trial = FakeTrial()
-    callback = ReportReturns(trial, 200, set())
+    callback = ReportReturns(trial, 200)
     run = make_run(600, 1.0, every=200, mode="both")
     callback.on_update(run)
     for mode, mean in [("sample", 1.0), ("greedy", 7.0)]:
