@@ -113,12 +113,7 @@ class PPGConfig:
         validate.fraction(self, "discount", "gae_lambda")
         validate.positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "value_huber_delta")
         validate.not_negative(self, "clone_coef")
-        if self.rollout_length % self.num_auxiliary_minibatches:
-            raise UserError(
-                f"num_auxiliary_minibatches must divide rollout_length: got {self.num_auxiliary_minibatches} and "
-                f"{self.rollout_length}; minibatches of the auxiliary phase are cut along time"
-            )
-        validate_minibatches(self.minibatch_axis, self.num_minibatches, self.rollout_length, self.num_rows)
+        validate.choices(self)
 
     @property
     def num_gradient_steps(self) -> int:
@@ -168,8 +163,15 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     It does not run under the plan `central`: the number of its gradient steps is not the same in every update.
 
     Raises:
-        UserError: Environment and network do not fit, or the network has a memory or a shared torso.
+        UserError: Environment and network do not fit, the network has a memory or a shared torso, or minibatches do not divide
+            the run's trajectories.
     """
+    if config.rollout_length % config.num_auxiliary_minibatches:
+        raise UserError(
+            f"num_auxiliary_minibatches must divide rollout_length: got {config.num_auxiliary_minibatches} and "
+            f"{config.rollout_length}; minibatches of the auxiliary phase are cut along time"
+        )
+    validate_minibatches(config.minibatch_axis, config.num_minibatches, config.rollout_length, config.num_rows)
     phasic = make_phasic(network, spec)
     schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
     rate = make_schedule(config.learning_rate_schedule, config.auxiliary_learning_rate, config.total_updates)

@@ -76,8 +76,8 @@ class PPOConfig:
         gae_lambda: lambda of GAE.
         clip_epsilon: Largest distance from 1 at which the probability ratio counts, initially.
         clip_epsilon_schedule: Change of that distance over the run.
-        value_clip_epsilon: Largest distance of a value from its old one, in reward units; None does not clip.
-        value_huber_delta: Value error beyond which its loss is linear, in reward units; None: squared everywhere.
+        value_clip_epsilon: Largest distance of a value from its old one, in units of the network's values; None does not clip.
+        value_huber_delta: Value error beyond which its loss is linear, in the same units; None: squared everywhere.
         value_coef: Weight of the value error.
         entropy_coef: Initial weight of the entropy bonus.
         entropy_coef_schedule: Change of that weight over the run.
@@ -96,7 +96,8 @@ class PPOConfig:
         dual_clip: c > 1: where the advantage A < 0, the surrogate is at least c A (Ye et al. 2020); None: off.
         reward_clip: Rewards are clipped to [-reward_clip, reward_clip] before they are scaled; None: off.
         value_normalization: "popart" normalizes value targets by running moments, and rescales the value's last layer so that
-            its predictions stay. "moments" normalizes without rescaling (Yu et al. 2022). "none": values in reward units.
+            its predictions stay. "moments" normalizes without rescaling (Yu et al. 2022). "none": the network's values are in
+            units of rewards, after their normalization.
         value_normalization_step: Share of a batch in those moments.
         max_staleness: Steps whose policy is more updates behind than this do not count; None: all count.
         chunk_length: Steps that a network with memory is unrolled with gradient; divides T; None: T.
@@ -140,6 +141,8 @@ class PPOConfig:
         validate.positive(
             self, "learning_rate", "clip_epsilon", "vtrace_clip", "reward_clip", "value_huber_delta", "adaptive_kl"
         )
+        validate.positive(self, "target_kl", "value_clip_epsilon")
+        validate.choices(self)
         validate.not_negative(self, "max_staleness")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")

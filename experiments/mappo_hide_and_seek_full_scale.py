@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
         normalization=NormalizationConfig(observations=True, clip_observation=5.0),
     ),
     run=RunConfig(
-        num_envs=1000,
+        num_envs=4000,  # rows: 1,000 environments of four agents
         rollout_length=160,
         total_env_steps=20_000_000_000,
         pool=PoolConfig(num_workers=50),

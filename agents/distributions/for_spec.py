@@ -2,7 +2,7 @@
 
 import math
 
-import jax.numpy as jnp
+import numpy as np
 
 from agents.distributions.categorical import categorical, multi_categorical
 from agents.distributions.distribution import Distribution
@@ -41,8 +41,10 @@ def _of_leaf(env_id: str, path: Path, leaf: LeafSpec, squash: bool) -> Distribut
     if not squash:
         return diagonal_normal(size, leaf.shape)
     low, high = leaf.bound("low"), leaf.bound("high")
-    if low is None or high is None:
+    are_bounds = low is not None and high is not None and np.isfinite(low).all() and np.isfinite(high).all()
+    if not are_bounds or not np.less(low, high).all():
         raise UserError(
-            f"{env_id}: squashed actions need finite bounds, got {shown_path('action', path)} without; use squash=False"
+            f"{env_id}: squashed actions need finite bounds, lower ones below upper ones: got {shown_path('action', path)} "
+            f"between {leaf.low} and {leaf.high}; use squash=False"
         )
-    return tanh_normal(size, leaf.shape, jnp.ravel(low), jnp.ravel(high))
+    return tanh_normal(size, leaf.shape, np.ravel(low), np.ravel(high))

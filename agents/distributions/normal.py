@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.api import Array
 from agents.distributions.distribution import Distribution
@@ -41,12 +42,14 @@ def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution
     return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy, from_noise)
 
 
-def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: Array, high: Array) -> Distribution:
+def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: np.ndarray, high: np.ndarray) -> Distribution:
     """Returns Gaussians squashed by tanh and scaled to the finite bounds [low, high] (each broadcasts against [D]).
 
     Source: Haarnoja et al. 2018 (arXiv:1801.01290), appendix C.
     """
-    center, half = (high + low) / 2.0, (high - low) / 2.0
+    # In float64, because bounds near the largest float32 would overflow.
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    center, half = jnp.float32((high + low) / 2.0), jnp.float32((high - low) / 2.0)
 
     def squash(raw: Array) -> Array:
         return (center + half * jnp.tanh(raw)).reshape(raw.shape[:-1] + shape)

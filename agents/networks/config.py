@@ -90,7 +90,8 @@ class NetworkConfig:
         for name in ("core_size", "num_core_layers", "core_heads", "core_memory", "entity_heads"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name.removeprefix('num_')} must be positive: got {getattr(self, name)}")
-        for name, allowed in (("dtype", get_args(DTypeName)), ("log_std", get_args(LogStd))):
+        literals = {"activation": Activation, "dtype": DTypeName, "log_std": LogStd, "core": CoreName}
+        for name, allowed in ((name, get_args(literal)) for name, literal in literals.items()):
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}: got {getattr(self, name)!r}")
         self._validate_deviation()

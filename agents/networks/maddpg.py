@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from agents.api import Array, Observation, Params
 from agents.distributions import find_mask
 from agents.networks.branch import HeadSize
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, validate_no_sde
 from agents.networks.team_branch import make_team_branch
 from agents.networks.team_state import make_team_state, memoryless_config
 from agents.ops.team_rows import by_agent, by_row
@@ -48,6 +48,7 @@ def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, sha
     Raises:
         UserError: The torso does not fit the observations, or the mask does not fit the actions.
     """
+    validate_no_sde(config, "deterministic policies of a team")
     count = spec.rows_per_env
     policies = make_team_branch(config, spec, {"head": HeadSize(size, 0.01)}, shared=shared, without=spec.critic_only)
     state = make_team_state(spec, config.torso, always_observations=True)

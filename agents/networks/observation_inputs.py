@@ -13,7 +13,15 @@ from agents.networks.config import IMAGE_TORSOS, is_own_torso
 from agents.networks.torsos.entity_sets import is_entity_set, validate_entity_sets, with_masks
 from agents.networks.torsos.own_torso import load_own_torso
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
+from envpool_bridge.spec.specs import (
+    ArraySpec,
+    DiscreteSpec,
+    EnvSpec,
+    LeafSpec,
+    MultiDiscreteSpec,
+    frames_in_leaf,
+    is_one_leaf,
+)
 from envpool_bridge.spec.tree import Path, items, lookup, path_name, shown_path
 
 LARGEST_SMALL_IMAGE = 35  # pixels per side; nature_cnn needs more
@@ -75,7 +83,10 @@ class ObservationInputs:
         lead = x.shape[: x.ndim - len(leaf.shape)]
         if isinstance(leaf, MultiDiscreteSpec):
             return _one_hots(x.reshape((*lead, -1)), leaf.num_values)
-        if self._is_image(leaf) or is_own_torso(self.torso):
+        if self._is_image(leaf):
+            # Frames are channels, also of images that are too small to tell them from rows.
+            return jnp.moveaxis(x, -3, -1) if frames_in_leaf(leaf) > 1 else x
+        if is_own_torso(self.torso):
             return x
         if self.torso == "entities" and is_entity_set(leaf):
             return x.astype(jnp.float32)

@@ -41,10 +41,13 @@ def team_steps(trajectory: Trajectory, num_agents: int) -> TeamSteps:
     is_last = jnp.arange(valid.shape[0])[:, None] == valid.shape[0] - 1
     acts_next = jnp.roll(valid, -1, axis=0) & ~is_last
     remains = valid & ~trajectory.terminated
-    follows = jnp.where(trajectory.terminated | trajectory.truncated | is_last, remains, acts_next)
 
     def any_agent(rows: Array) -> Array:
         return jnp.any(by_agent(num_agents, 1, rows), axis=2)
+
+    # A failure cuts an episode without a flag where a slot begins: then no agent of the team acts at the next step.
+    is_cut = valid & ~jnp.repeat(any_agent(acts_next), num_agents, axis=1)
+    follows = jnp.where(trajectory.terminated | trajectory.truncated | is_last | is_cut, remains, acts_next)
 
     total = jnp.sum(by_agent(num_agents, 1, jnp.where(valid, trajectory.reward, 0.0)), axis=2)
     count = jnp.sum(by_agent(num_agents, 1, valid), axis=2)

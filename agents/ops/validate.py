@@ -3,7 +3,7 @@
 Arrays pass `positive` and `not_negative`: an argument of a compiled program has no value yet.
 """
 
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -49,6 +49,14 @@ def uniform_replay(config: Any, name: str) -> None:
             f"{name} has no importance weights for windows that are sampled by priority: expected replay.priority_exponent 0, "
             f"got {exponent}; use 0, or CQL"
         )
+
+
+def choices(config: Any) -> None:
+    """Raises UserError where a field with a Literal type has another value."""
+    for name, hint in get_type_hints(type(config)).items():
+        allowed = get_args(hint)
+        if get_origin(hint) is Literal and getattr(config, name) not in allowed:
+            raise UserError(f"{name} must be one of {', '.join(map(str, allowed))}: got {getattr(config, name)!r}")
 
 
 def random_updates(config: Any) -> None:

@@ -155,6 +155,23 @@ def policy_spec(spec: EnvSpec, indices: Sequence[int]) -> EnvSpec:
     )
 
 
+def _merged_extras(groups: Sequence[PolicyGroup]) -> dict[str, ArraySpec]:
+    """Returns the values that the policies add to steps, which have one form by name, as all rows are in one array.
+
+    Raises:
+        UserError: Two policies add values of one name and different shapes.
+    """
+    extras: dict[str, ArraySpec] = {}
+    for group in groups:
+        for name, extra in group.agent.extras.items():
+            if extras.setdefault(name, extra) != extra:
+                raise UserError(
+                    f"policy {group.name!r}: {group.agent.name} adds {name} of shape {extra.shape} to each step, another policy "
+                    f"of shape {extras[name].shape}: use policies with as many actions, or another algorithm for one of them"
+                )
+    return extras
+
+
 def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
     """Returns one Agent of several policies, with parameters, optimizer states and metrics by the policy's name.
 
@@ -165,7 +182,7 @@ def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
     covered = sorted(index for group in groups for index in group.agent_indices)
     if covered != list(range(spec.rows_per_env)):
         raise ValueError(f"every agent needs one policy: got agents {covered} of {spec.rows_per_env}")
-    extras = {name: extra for group in groups for name, extra in group.agent.extras.items()}
+    extras = _merged_extras(groups)
     learning = tuple(
         LearningGroup(group.name, group.agent_indices, spec.rows_per_env, partial(_update_group, number, group))
         for number, group in enumerate(groups)

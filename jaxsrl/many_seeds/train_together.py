@@ -152,7 +152,8 @@ class MemberTrainable(DeviceTrainable):
         return self._group.start(self._member, MemberStart(state, self.run_keys(), saved, self._values), watch)
 
     def validate_control(self, action: str) -> None:
-        raise UserError(f"the seeds of one program cannot {action} alone: stop this seed; the same command resumes it")
+        if action == "pause":  # the others would wait, each with a deadline
+            raise UserError("the seeds of one program cannot pause alone: stop this seed; the same command resumes it")
 
     def close(self, failure: BaseException | None) -> None:
         self._group.leave(self._member)

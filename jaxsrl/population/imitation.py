@@ -18,7 +18,7 @@ from agents.transforms.expert_labels import Expert, with_expert_labels
 from agents.transforms.imitation import GAILConfig, Steps, with_imitation
 from agents.transforms.teacher import Teacher, with_teacher
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import EnvSpec, spec_to_dict
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, spec_to_dict
 from envpool_bridge.spec.tree import leaves, map_leaves
 from jaxsrl.checkpoints.manifest import CorruptCheckpointError
 from jaxsrl.checkpoints.names import LEARNER
@@ -122,19 +122,21 @@ def taught_agent(
     """
     if not config.teacher:
         return agent
-    net, params = load_teacher(Path(config.teacher), spec)
+    squash = network.squash if isinstance(network, NetworkConfig) else None
+    net, params = load_teacher(Path(config.teacher), spec, squash)
     teacher = Teacher(net, params, config.teacher_coef, -(-config.teacher_env_steps // steps_per_update))
     if not isinstance(agent, Agent) or not isinstance(network, NetworkConfig | ActorCritic):
         raise UserError(f"a teacher needs one policy of PPO, A2C or IMPALA: got {agent.name}")
     return with_teacher(agent, bound_network(network, spec), teacher, spec)
 
 
-def load_teacher(path: Path, spec: EnvSpec) -> tuple[ActorCritic, Params]:
+def load_teacher(path: Path, spec: EnvSpec, squash: bool | None = None) -> tuple[ActorCritic, Params]:
     """Returns the network and the parameters of a run's policy.
 
     Args:
         path: run directory, checkpoint, or "RUN@TAG".
         spec: of the environments in which it teaches.
+        squash: whether the student squashes its actions; None if unknown.
 
     Raises:
         UserError: there is no such run, or its policy is not one network that fits these environments.
@@ -142,6 +144,10 @@ def load_teacher(path: Path, spec: EnvSpec) -> tuple[ActorCritic, Params]:
     try:
         saved = read_saved_run(path)
         network = from_json(NetworkConfig, saved.metadata.get("experiment", {}).get("network") or {})
+        has_arrays = any(isinstance(leaf, ArraySpec) for leaf in leaves(spec.action))
+        if has_arrays and squash is not None and network.squash != squash:
+            # Their Gaussians would be compared, which are of actions before tanh where actions are squashed.
+            raise UserError(f"network.squash is {network.squash}, that of the student {squash}: use the same")
         net = bound_network(network, spec)
         shapes = jax.eval_shape(net.init, jax.random.key(0))
         template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)

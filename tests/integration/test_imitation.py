@@ -221,6 +221,19 @@ def test_teachers_that_cannot_teach_are_rejected(tmp_path, teacher, demonstratio
         ImitationConfig(teacher=teacher, demonstrations=demonstrations)
 
 
+def test_teacher_and_student_squash_alike(tmp_path):
+    pendulum = {"env": EnvConfig("Pendulum-v1"), "run": run_config(name="run", directory=str(tmp_path), **SMALLEST)}
+    agent = PPOConfig(num_minibatches=1, num_epochs=1)
+    plain = Experiment(agent=agent, network=NetworkConfig(hidden_sizes=(4,)), **pendulum)
+    path = str(plain.train(quiet=True).directory)
+    student = dataclasses.replace(plain, network=NetworkConfig(hidden_sizes=(4,), squash=True))
+    with pytest.raises(UserError, match="network.squash is False, that of the student True: use the same"):
+        dataclasses.replace(student, imitation=ImitationConfig(teacher=path)).build()
+
+
+SMALLEST = {"num_envs": 2, "rollout_length": 4, "total_env_steps": 8, "plan": "serial", "eval_final_episodes": 0}
+
+
 @pytest.mark.slow
 def test_a_student_needs_fewer_env_steps_than_alone(tmp_path):
     def learn(name, updates, **imitation):

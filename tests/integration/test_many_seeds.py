@@ -23,8 +23,10 @@ from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.parts import CheckpointConfig, EvalConfig, MetricsConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment, cli, parse_flags
+from jaxsrl.many_seeds import train_together
 from jaxsrl.many_seeds.members import member_experiments
 from jaxsrl.many_seeds.processes import train_in_processes
+from jaxsrl.training.callbacks import Callback
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SEEDS, UPDATES, EVERY, STEPS = (5, 6, 7), 48, 8, 32
@@ -122,6 +124,39 @@ def test_seeds_in_one_program_equal_single_runs(single_runs, tmp_path):
         records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
         assert records[-1]["update"] == report.num_updates == UPDATES
         assert records[-1]["speed/env_steps_per_second"] > 0.0
+
+
+class HalvesOneRate(Callback):
+    """Halves the learning rate of one seed after its 16th update."""
+
+    def on_update(self, run):
+        if (run.config.seed, run.num_updates) == (SEEDS[1], 2 * EVERY):
+            run.set_value("learning_rate_factor", 0.5)
+
+
+@pytest.mark.slow
+def test_a_value_of_one_seed_changes_alone(single_runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(train_together, "make_callbacks", lambda *arguments: [HalvesOneRate()])
+    changed = with_run(directory=str(tmp_path / "single"), seed=SEEDS[1]).train(quiet=True, callbacks=[HalvesOneRate()])
+    with_run(directory=str(tmp_path), seeds=3).train_seeds(quiet=True)
+    for seed in SEEDS:
+        single = changed.directory if seed == SEEDS[1] else run_path(single_runs, seed)
+        assert_same_run(run_path(tmp_path, seed), single)
+
+
+def test_one_seed_alone_cannot_pause(tmp_path, monkeypatch):
+    pauses = []
+
+    class Pause(Callback):
+        def on_update(self, run):
+            if not pauses:
+                with pytest.raises(UserError, match="the seeds of one program cannot pause alone"):
+                    run.validate_control("pause")
+                pauses.append(run.config.seed)
+
+    monkeypatch.setattr(train_together, "make_callbacks", lambda *arguments: [Pause()])
+    with_run(directory=str(tmp_path), seeds=2, total_env_steps=STEPS).train_seeds(quiet=True)
+    assert pauses
 
 
 def test_killed_seeds_resume_from_different_updates(single_runs, tmp_path):

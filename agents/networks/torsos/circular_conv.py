@@ -37,21 +37,24 @@ class CircularConvolution(nn.Module):
 
 
 def with_circles(names: Sequence[str], inputs: dict[str, Any], dtype: DTypeName = "float32") -> dict[str, Any]:
-    """Returns encoded leaves by name, those of `names` convolved. A calling module gets submodules "circle/NAME".
+    """Returns encoded leaves by name, those of `names` convolved. A calling module gets submodules "circle/KEY".
 
     Args:
-        names: Names of leaves of rays.
+        names: Names of leaves of rays. "lidar" also means "observation/lidar" of a critic, or "team/0/lidar" of a team.
         inputs: Result of `ObservationInputs.encode`.
         dtype: Type of the computation.
 
     Raises:
         UserError: There is no such leaf, or it is a set of entities.
     """
+    vectors = {key: x for key, x in inputs.items() if isinstance(x, Array) and not isinstance(x, EntitySet)}
+    chosen: list[str] = []
     for name in names:
-        if not isinstance(inputs.get(name), Array) or isinstance(inputs[name], EntitySet):
-            vectors = ", ".join(key for key, x in inputs.items() if not isinstance(x, EntitySet))
+        found = [key for key in vectors if key == name or key.endswith(f"/{name}")]
+        if not found:
             raise UserError(
-                f"expected circular to name leaves that are vectors of rays, got {name!r}: the vectors are {vectors}"
+                f"expected circular to name leaves that are vectors of rays, got {name!r}: the vectors are {', '.join(vectors)}"
             )
-    convolved = {name: CircularConvolution(dtype=dtype, name=f"circle/{name}")(inputs[name]) for name in names}
+        chosen += found
+    convolved = {key: CircularConvolution(dtype=dtype, name=f"circle/{key}")(inputs[key]) for key in chosen}
     return {**inputs, **convolved}

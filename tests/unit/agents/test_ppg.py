@@ -12,6 +12,7 @@ import pytest
 
 from agents import ppg
 from agents.api import Progress, Trajectory
+from agents.catalog import fill_sizes
 from agents.distributions import ILLEGAL, categorical, distribution_for
 from agents.networks.config import NetworkConfig
 from agents.networks.phasic import Phasic, PhasicOutputs, make_phasic, policy_divergence
@@ -361,12 +362,19 @@ def test_networks_with_memory_or_shared_torso_are_rejected(network, message):
         ({"discount": 1.1}, "discount must lie in"),
         ({"auxiliary_learning_rate": 0.0}, "auxiliary_learning_rate must be positive"),
         ({"clone_coef": -1.0}, "clone_coef must not be negative"),
-        ({"num_auxiliary_minibatches": 3}, "num_auxiliary_minibatches must divide rollout_length: got 3 and 4"),
+        ({"minibatch_axis": "row"}, "minibatch_axis must be one of time, rows: got 'row'"),
     ],
 )
 def test_hyper_parameters_out_of_range_are_rejected(change, message):
     with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIG, **change)
+
+
+def test_minibatches_divide_the_trajectories_of_the_run():
+    with pytest.raises(UserError, match="num_auxiliary_minibatches must divide rollout_length: got 3 and 4"):
+        ppg.make_ppg(dataclasses.replace(CONFIG, num_auxiliary_minibatches=3), SPEC, NETWORK)
+    sizes = ppg.PPGConfig(num_minibatches=5, num_auxiliary_minibatches=8)  # divide 40, and not the default of 32
+    assert fill_sizes(sizes, 10, 40, 16).rollout_length == 40
 
 
 def test_no_gradient_steps_are_offered_and_configs_are_read_back():

@@ -223,6 +223,11 @@ def test_normalized_values_predict_rewards_in_their_own_units(how):
         {"chunk_length": 2, "burn_in": 3},
         {"burn_in": 1},
         {"vtrace_clip": 0.0},
+        {"target_kl": 0.0},
+        {"value_clip_epsilon": -0.2},
+        {"targets": "v-trace"},
+        {"minibatch_axis": "row"},
+        {"value_normalization": "PopArt"},
     ],
 )
 def test_options_out_of_range_are_rejected_by_name(change):

@@ -127,5 +127,20 @@ def test_joint_samples_leaves_and_rows_independently():
 
 def test_squashing_names_the_leaf_without_bounds():
     spec = EnvSpec("walker", OBSERVATION, {"arm": HYBRID["arm"][0], "leg": (ArraySpec((1,), "float32"),)})
-    with pytest.raises(UserError, match=r"walker: squashed actions need finite bounds, got action\['leg'\]\[0\]"):
+    with pytest.raises(UserError, match=r"walker: squashed actions need finite bounds.*got action\['leg'\]\[0\]"):
         distributions.distribution_for(spec, squash=True)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [((-np.inf, -1.0), (np.inf, 1.0)), ((0.0, -1.0), (0.0, 1.0))], ids=["infinite", "constant"]
+)
+def test_squashing_needs_an_interval_for_each_element(low, high):
+    spec = EnvSpec("walker", OBSERVATION, ArraySpec((2,), "float32", low, high))
+    with pytest.raises(UserError, match="walker: squashed actions need finite bounds, lower ones below upper ones"):
+        distributions.distribution_for(spec, squash=True)
+
+
+def test_squashed_actions_of_the_widest_bounds_are_finite():
+    spec = EnvSpec("walker", OBSERVATION, ArraySpec((1,), "float32", -3.4e38, 3.4e38))
+    distribution = distributions.distribution_for(spec, squash=True)
+    assert np.isfinite(distribution.mode(jnp.array([[0.5, 0.0]]))).all()

@@ -116,6 +116,15 @@ def test_team_targets_equal_a_loop(num_steps):
     np.testing.assert_array_equal(steps.valid, data.valid.reshape(STEPS, ENVS, TEAM).any(-1))
 
 
+def test_an_episode_that_a_failure_cuts_without_a_flag_bootstraps():
+    data = trajectory()
+    valid, flag = data.valid.copy(), np.zeros_like(data.valid)
+    valid[:, :TEAM], valid[2, :TEAM] = True, False  # the failed step begins a slot
+    steps = team_steps(dataclasses.replace(data, valid=valid, terminated=flag, truncated=flag), TEAM)
+    assert (steps.terminated[1, 0], steps.truncated[1, 0]) == (False, True)
+    assert steps.follows[1, :TEAM].all()
+
+
 def team_q(config, net, optimizer=None) -> TeamQ:
     zero = optax.constant_schedule(0.0)
     return TeamQ(config, TEAM, net, optimizer, zero, zero, importance_exponent_schedule(1.0, 0))

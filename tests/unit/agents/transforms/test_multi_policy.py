@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, Trajectory
+from agents.muzero import MuZeroConfig, make_muzero
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.transforms.multi_policy import (
@@ -226,3 +227,16 @@ def test_actions_are_padded_where_other_agents_have_more_numbers():
     assert action.shape == (4, 3)
     assert (action[::2] != 0).all()
     np.testing.assert_array_equal(action[1::2, 1:], 0.0)
+
+
+def test_policies_whose_values_differ_in_shape_are_rejected():
+    agents = tuple(AgentSpec(name, TWINS.observation, DiscreteSpec(n)) for name, n in (("a", 2), ("b", 3)))
+    spec = dataclasses.replace(TWINS, agents=agents)
+
+    def muzero(own):
+        return make_muzero(MuZeroConfig(total_updates=4), own, NetworkConfig(hidden_sizes=(4,)))
+
+    with pytest.raises(
+        UserError, match=r"policy 'two': muzero adds \w+ of shape \(3,\) .* another policy of shape \(2,\)"
+    ):
+        make_policies(spec, {"a": "one", "b": "two"}, muzero)

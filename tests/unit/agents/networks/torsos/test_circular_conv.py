@@ -10,6 +10,7 @@ from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.networks.torsos.circular_conv import CircularConvolution, with_circles
 from agents.networks.torsos.entity_sets import EntitySet
+from agents.sac import SACConfig, make_sac
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -59,6 +60,20 @@ def test_named_leaves_are_convolved_and_others_are_left_alone():
     assert found["lidar"].shape == (2, 45)
     assert found["self"].shape == (2, 4)
     assert set(params["params"]) == {"circle/lidar"}
+
+
+def test_a_name_is_also_that_of_a_branch():
+    inputs = {"team/0/lidar": jnp.ones((2, 5)), "team/1/lidar": jnp.ones((2, 5)), "team/0/x": jnp.ones((2, 3))}
+    found, params = jax.jit(Inputs(("lidar",)).init_with_output)(jax.random.key(0), inputs)
+    assert [found[key].shape[1] for key in inputs] == [45, 45, 3]
+    assert set(params["params"]) == {"circle/team/0/lidar", "circle/team/1/lidar"}
+
+
+def test_critics_of_sac_convolve_the_leaves_of_their_observation():
+    leaves = {"lidar": ArraySpec((6,), "float32"), "x": ArraySpec((2,), "float32")}
+    spec = EnvSpec("rays", leaves, ArraySpec((1,), "float32", -1.0, 1.0))
+    agent = make_sac(SACConfig(random_updates=0), spec, NetworkConfig(hidden_sizes=(4,), circular=("lidar",)))
+    assert "circle" in str(jax.tree.structure(jax.eval_shape(agent.init, jax.random.key(0)).extra.critic))
 
 
 @pytest.mark.parametrize("name", ["lidr", "boxes"])

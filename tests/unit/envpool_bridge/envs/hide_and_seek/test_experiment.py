@@ -6,13 +6,15 @@ pytest.importorskip("mujoco")
 
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
 from experiments import mappo_hide_and_seek, mappo_hide_and_seek_full_scale
+from jaxsrl.planner.plan_experiment import plan_experiment
 
 
 def test_full_scale_learns_from_64_000_chunks_of_10_agent_steps():
     experiment = mappo_hide_and_seek_full_scale.EXPERIMENT
     _, _, spec = experiment.build()
     assert spec.rows_per_env == 4
-    assert experiment.run.env_steps_per_update * spec.rows_per_env == 64_000 * 10
+    assert experiment.run.env_steps_per_update == 64_000 * 10
+    assert plan_experiment(experiment, cores=60).plan.environments.replicas == 1
     agent, network = experiment.agent, experiment.network
     assert (agent.discount, agent.gae_lambda, agent.clip_epsilon, agent.entropy_coef) == (0.998, 0.95, 0.2, 0.01)
     assert (agent.learning_rate, agent.value_coef) == (3e-4, 0.5)
