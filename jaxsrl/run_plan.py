@@ -111,7 +111,7 @@ def run(
         kept = kept_bytes(config, agent, spec)
         placement = held.enter_context(place_run(config, plan, Resources.detect(), kept, processes))
         check_run(plan := placement.plan, agent, source, spec, placement.resources)
-        _check_options(config, plan, agent, source, spec)
+        check_options(config, plan, agent, source, spec)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
         coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
         with RunDirectory(path) if coordinator.is_main else NullRunDirectory(path) as directory:
@@ -136,7 +136,13 @@ def _check_config(plan: Plan, config: RunConfig) -> None:
         )
 
 
-def _check_options(config: RunConfig, plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec) -> None:
+def check_options(config: RunConfig, plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec) -> None:
+    """Rejects options that the plan, the agent or the environments do not have.
+
+    Raises:
+        UserError: says what does not fit, and what to change.
+        CorruptDatasetError: a file of the dataset is missing.
+    """
     check_dataset(config, plan, agent, spec)
     check_recording(config, plan)
     check_supervision(config, plan)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from envpool_bridge.errors import UserError
+from jaxsrl.config.json_flags import JSON_OPTIONS, with_entries
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 
@@ -85,13 +86,12 @@ def nest_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns options by the fields of an Experiment, from options by the names of flags, nested or dotted.
 
     Examples:
-        >>> nest_options({"pool": {"num-workers": 4}, "run.seed": 1})
-        {'run': {'pool': {'num_workers': 4}, 'seed': 1}}
+        >>> nest_options({"pool": {"num-workers": 4}, "run.seed": 1, "env.kwargs.frame-skip": 2})
+        {'run': {'pool': {'num_workers': 4}, 'seed': 1}, 'env': {'kwargs': {'frame-skip': 2}}}
     """
     nested: dict[str, Any] = {}
-    for name, value in flatten_options(options).items():
-        name = option_name(name)
-        *parts, last = name.split(".")
+    for name, value in flatten_options(options, into_entries=False).items():
+        *parts, last = _name_parts(name)
         place = nested
         for part in parts:
             place = place.setdefault(part, {})
@@ -103,17 +103,37 @@ def nest_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def option_name(flag: str) -> str:
     """Returns the dotted name of an option in an Experiment: "run.pool.num_workers" for "pool.num-workers"."""
-    name = flag.removeprefix("--").replace("-", "_")
-    first = name.split(".")[0]
-    return f"run.{name}" if first in _OF_RUN else name
+    return ".".join(_name_parts(flag))
 
 
-def flatten_options(options: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns options by dotted names; an empty mapping is a value."""
+def _name_parts(flag: str) -> list[str]:
+    """Returns the parts of an option's name; an entry of a JSON object is one part, as the user spells it."""
+    spelled = flag.removeprefix("--")
+    name = spelled.replace("-", "_")
+    if name.split(".")[0] in _OF_RUN:
+        spelled, name = f"run.{spelled}", f"run.{name}"
+    for option in JSON_OPTIONS:
+        if name.startswith(f"{option}."):
+            return [*option.split("."), spelled[len(option) + 1 :]]
+    return name.split(".")
+
+
+def flatten_options(options: Mapping[str, Any], prefix: str = "", into_entries: bool = True) -> dict[str, Any]:
+    """Returns options by dotted names; an empty mapping is a value.
+
+    Args:
+        options: nested or dotted.
+        prefix: of their names.
+        into_entries: whether a mapping in an entry of a JSON object is nested options, too, and not a value.
+    """
     flat: dict[str, Any] = {}
     for name, value in options.items():
         where = f"{prefix}{name}"
-        flat |= flatten_options(value, f"{where}.") if isinstance(value, Mapping) and value else {where: value}
+        is_entry = ".".join(_name_parts(where)[:-1]) in JSON_OPTIONS
+        if isinstance(value, Mapping) and value and (into_entries or not is_entry):
+            flat |= flatten_options(value, f"{where}.", into_entries)
+        else:
+            flat[where] = value
     return flat
 
 
@@ -172,6 +192,8 @@ def _with_options(config: Any, options: Mapping[str, Any], prefix: str) -> Any:
             continue
         if dataclasses.is_dataclass(current) and isinstance(value, Mapping):
             changes[name] = _with_options(current, value, f"{where}.")
+        elif where in JSON_OPTIONS and isinstance(value, Mapping) and value:
+            changes[name] = with_entries(current, value)
         else:
             changes[name] = _convert(kinds[name], value, where)
     return dataclasses.replace(config, **changes)

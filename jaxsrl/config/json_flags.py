@@ -1,14 +1,16 @@
-"""Flags for entries of JSON objects: `--env.kwargs.frame_skip 4` sets one entry of `--env.kwargs`."""
+"""Entries of JSON objects: the flag `--env.kwargs.frame_skip 4`, or this option in a file, sets one entry of `env.kwargs`."""
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from envpool_bridge.errors import UserError
 
 _FIELDS = ("env.kwargs", "policies.mapping", "policies.frozen", "policies.agents", "policies.networks")
+JSON_OPTIONS = frozenset({*_FIELDS, "env.row_kwargs", "run.eval.env_kwargs"})
+"""Options by their names in an Experiment whose values are JSON."""
 
 
 def merge_json_flags(flags: Sequence[str], experiment: Any) -> list[str]:
@@ -37,10 +39,19 @@ def merge_json_flags(flags: Sequence[str], experiment: Any) -> list[str]:
     return others + [part for field, text in objects.items() for part in (f"--{field}", text)]
 
 
+def with_entries(text: str, entries: Mapping[str, Any]) -> str:
+    """Returns a JSON object with some of its entries replaced; an empty list becomes an object.
+
+    Raises:
+        UserError: the text is no JSON object, or an entry is not JSON.
+    """
+    try:
+        return json.dumps({**(json.loads(text) or {}), **entries})
+    except (ValueError, TypeError) as error:
+        raise UserError(f"cannot set {', '.join(map(repr, entries))} of {text!r}: expected a JSON object") from error
+
+
 def _set_entry(text: str, entry: str, value: Any) -> str:
     with contextlib.suppress(ValueError):
         value = json.loads(value)
-    try:
-        return json.dumps({**json.loads(text), entry: value})
-    except (ValueError, TypeError) as error:
-        raise UserError(f"cannot set {entry!r} of {text!r}: expected a JSON object") from error
+    return with_entries(text, {entry: value})

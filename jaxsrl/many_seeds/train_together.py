@@ -30,7 +30,7 @@ from jaxsrl.many_seeds.program import MemberStart
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
-from jaxsrl.run_plan import make_callbacks, make_identity, run_name
+from jaxsrl.run_plan import check_options, make_callbacks, make_identity, run_name
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.coordinator import Coordinator
@@ -72,6 +72,7 @@ def train_together(
     plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory, *config.replay.preparation)
     _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())
+    check_options(members[0].run, plan, agent, source, spec)
 
     def make_agent(values: dict[str, Array]) -> Agent:
         own = build_agent(with_values(experiment, values)) if values else agent
@@ -113,6 +114,7 @@ def _validate(config: RunConfig, plan: Plan) -> None:
     problems = {
         "--learner.num-devices": config.learner.num_devices > 1,
         "--cluster.address": config.cluster.is_used,
+        "--distributed.coordinator": config.distributed.is_on,
         "--metrics.prometheus-port": bool(config.metrics.prometheus_port),
         "--metrics.wandb": config.metrics.wandb,
     }

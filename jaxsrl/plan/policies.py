@@ -27,6 +27,8 @@ MakePlan = Callable[[RunConfig, Resources], Plan]
 REPLAY, DATASET = "replay", "dataset"
 """Names of the fragments of experience."""
 
+_HOST = Devices((0,), "cpu")
+
 
 def serial(run: RunConfig, resources: Resources) -> Plan:
     """Returns a plan with one lane of all environments, which step, act and learn in turn in the main process.
@@ -41,7 +43,7 @@ def serial(run: RunConfig, resources: Resources) -> Plan:
             Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference.jax_platform)),
             Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
         ),
-        channels=in_process_channels(run.max_policy_lag),
+        channels=in_process_channels(run, run.max_policy_lag),
         shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, run.max_policy_lag + 1),
     )
 
@@ -73,7 +75,7 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
         channels=(
             Channel("environments", "inference", Carries.OBSERVATIONS, Transport.IN_PROCESS, 1),
             Channel("inference", "environments", Carries.ACTIONS, Transport.IN_PROCESS, 1),
-            Channel("environments", "learner", Carries.TRAJECTORIES, Transport.SHARED_RING, shape.num_slots),
+            _trajectories(run, Transport.SHARED_RING, shape.num_slots),
             Channel("learner", "inference", Carries.PARAMETERS, Transport.SHARED_BLOCK, 2, max_lag=lag),
         ),
         shape=shape,
@@ -100,12 +102,17 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
     SRL's shape, and that of Sebulba and Cleanba. With inference platform "cpu", the CPU acts while an accelerator learns.
 
     Raises:
-        UserError: the rows do not divide over the servers, or no device is left for inference.
+        UserError: the rows do not divide over the servers, or there are too few devices for inference, or more than servers.
     """
     servers = run.inference.num_servers
     shape = pool_shape("decoupled", run, replicas=servers)
+    if run.inference.num_devices > servers:
+        raise UserError(
+            f"plan decoupled: fragment inference: {servers} servers, one device each, leave some of {run.inference.num_devices} "
+            f"devices idle: use --inference.num-servers {run.inference.num_devices} or --inference.num-devices {servers}"
+        )
     if run.inference.platform == "cpu":
-        acting = Devices((0,), "cpu")
+        acting = _HOST
     else:
         acting = Devices(tuple(range(run.learner.num_devices, run.learner.num_devices + run.inference.num_devices)))
         if max(acting.indices) >= resources.num_devices:
@@ -121,7 +128,7 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
 def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
     """Returns a plan with one replica of every fragment on each of `num_devices` devices; gradients are all-reduced.
 
-    MSRL's MultipleLearners; the shape of DD-PPO. The data of a replica never leaves its device.
+    MSRL's MultipleLearners; the shape of DD-PPO. The data of a replica never leaves its device, unless the CPU acts.
 
     Raises:
         UserError: rows or workers do not divide over the replicas.
@@ -129,7 +136,8 @@ def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
     del resources
     replicas, devices = run.learner.num_devices, _learning_devices(run)
     shape = pool_shape("multiple_learners", run, replicas=replicas)
-    plan = _served_plan("multiple_learners", run, shape, Processes(shape.num_workers), devices, devices, replicas)
+    acting = _HOST if run.inference.platform == "cpu" else devices
+    plan = _served_plan("multiple_learners", run, shape, Processes(shape.num_workers), acting, devices, replicas)
     learner = dataclasses.replace(plan.learner, replicas=replicas)
     return dataclasses.replace(plan, fragments=(plan.environments, plan.inference, learner))
 
@@ -141,12 +149,17 @@ def central(run: RunConfig, resources: Resources) -> Plan:
     parameters.
 
     Raises:
-        UserError: rows or workers do not divide over the replicas.
+        UserError: rows or workers do not divide over the replicas, or asynchronous replicas leave devices idle.
     """
     del resources
     replicas, devices = run.learner.num_replicas or run.learner.num_devices, _learning_devices(run)
     shape = pool_shape("central", run, replicas=replicas)
     synchronous = run.learner.gradients == "synchronous"
+    if not synchronous and run.learner.num_devices > replicas:
+        raise UserError(
+            f"plan central: fragment learner: {replicas} asynchronous replicas, one device each, leave some of "
+            f"{run.learner.num_devices} devices idle: use --learner.num-replicas {run.learner.num_devices} or fewer devices"
+        )
     gradients = Channel(
         "learner",
         "server",
@@ -157,7 +170,8 @@ def central(run: RunConfig, resources: Resources) -> Plan:
         synchronous=synchronous,
     )
     parameters = Channel("server", "learner", Carries.PARAMETERS, Transport.DEVICE_COPY, 1)
-    plan = _served_plan("central", run, shape, Processes(shape.num_workers), devices, devices, replicas)
+    acting = _HOST if run.inference.platform == "cpu" else devices
+    plan = _served_plan("central", run, shape, Processes(shape.num_workers), acting, devices, replicas)
     learner = dataclasses.replace(plan.learner, replicas=replicas)
     server = Fragment("server", FragmentKind.PARAMETER_SERVER, 1, Devices((0,)))
     return dataclasses.replace(
@@ -181,7 +195,7 @@ def device_only(run: RunConfig, resources: Resources) -> Plan:
             Fragment("inference", FragmentKind.INFERENCE, 1, devices),
             Fragment("learner", FragmentKind.LEARNER, 1, devices),
         ),
-        channels=in_process_channels(max_lag=0),
+        channels=in_process_channels(run, max_lag=0),
         shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, 1),
     )
 
@@ -238,7 +252,9 @@ def offline(run: RunConfig, resources: Resources) -> Plan:
             Fragment(DATASET, FragmentKind.DATASET, 1, InProcess()),
             Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
         ),
-        channels=(Channel(DATASET, "learner", Carries.SAMPLES, Transport.DEVICE_COPY, 1),),
+        channels=(
+            Channel(DATASET, "learner", Carries.SAMPLES, Transport.DEVICE_COPY, 1, WhenFull(run.learner.when_full)),
+        ),
         shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, 1),
     )
 
@@ -288,12 +304,12 @@ def _served_plan(
     )
 
 
-def in_process_channels(max_lag: int) -> tuple[Channel, ...]:
+def in_process_channels(run: RunConfig, max_lag: int) -> tuple[Channel, ...]:
     """Returns the channels of fragments that run in turn in one process."""
     return (
         Channel("environments", "inference", Carries.OBSERVATIONS, Transport.IN_PROCESS, 1),
         Channel("inference", "environments", Carries.ACTIONS, Transport.IN_PROCESS, 1),
-        Channel("environments", "learner", Carries.TRAJECTORIES, Transport.IN_PROCESS, 1),
+        _trajectories(run, Transport.IN_PROCESS, 1),
         Channel("learner", "inference", Carries.PARAMETERS, Transport.IN_PROCESS, max_lag + 1, max_lag=max_lag),
     )
 
@@ -304,17 +320,22 @@ def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "le
     return (
         Channel("environments", "inference", Carries.OBSERVATIONS, Transport.SHARED_RING, shape.num_lanes),
         Channel("inference", "environments", Carries.ACTIONS, Transport.SHARED_RING, shape.num_lanes),
-        Channel(
-            "environments",
-            "learner",
-            Carries.TRAJECTORIES,
-            Transport.SHARED_RING,
-            shape.num_slots,
-            WhenFull(run.learner.when_full),
-            kept=run.learner.trajectory_buffer_size,
-            reuses=run.learner.sample_reuse,
-        ),
+        _trajectories(run, Transport.SHARED_RING, shape.num_slots),
         Channel(parameters_from, "inference", Carries.PARAMETERS, Transport.DEVICE_COPY, lag + 1, max_lag=lag),
+    )
+
+
+def _trajectories(run: RunConfig, transport: Transport, capacity: int) -> Channel:
+    """Returns the channel into the learner as `run` asks for it; `validate_plan` rejects what the plan cannot do."""
+    return Channel(
+        "environments",
+        "learner",
+        Carries.TRAJECTORIES,
+        transport,
+        capacity,
+        WhenFull(run.learner.when_full),
+        kept=run.learner.trajectory_buffer_size,
+        reuses=run.learner.sample_reuse,
     )
 
 

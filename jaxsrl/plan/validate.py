@@ -7,6 +7,8 @@ from jaxsrl.plan.cost.channel_bytes import ReplayBytes
 from jaxsrl.plan.fragment import EACH_GROUP, Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
+_BLOCK = "use WhenFull.BLOCK (--learner.when-full block)"
+
 
 def validate_plan(plan: Plan, resources: Resources) -> None:
     """Rejects a plan that cannot run on these resources.
@@ -44,7 +46,8 @@ def validate_memory(plan: Plan, layout: SlotLayout, resources: Resources) -> Non
     Raises:
         UserError: says how many bytes are wanted and free, and what makes them fewer.
     """
-    if plan.environments.nodes:
+    # A node of a cluster says how large its object store is; those of --cluster.address local share this machine's memory.
+    if plan.environments.nodes and any(node.object_store_bytes is not None for node in resources.nodes):
         _validate_object_stores(plan, layout, resources)
         return
     if not isinstance(plan.environments.placement, Processes) or resources.shared_memory_bytes is None:
@@ -85,9 +88,9 @@ def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources
     where = f"plan {plan.name}: fragment {fragment.name}"
     free, share, place = resources.host_memory_bytes, replay.held, "this machine's memory"
     hint = "use a smaller --agent.replay.capacity"
-    if fragment.nodes:
-        free = next((node.memory_bytes for node in resources.nodes if node.name == fragment.nodes[0]), None)
-        place = f"the memory of node {fragment.nodes[0]}"
+    node = next((node for node in resources.nodes if node.name in fragment.nodes), None)
+    if node is not None and node.memory_bytes is not None:  # else a node of --cluster.address local: on this machine
+        free, place = node.memory_bytes, f"the memory of node {node.name}"
     if isinstance(fragment.placement, Devices) and resources.device_memory_bytes is not None:
         number = len(fragment.placement.indices)
         free, share, place = resources.device_memory_bytes, -(-replay.held // number), "each device's memory"
@@ -116,17 +119,17 @@ def _validate_channel(plan: Plan, channel: Channel, names: list[str]) -> None:
 def _validate_drops(plan: Plan, channel: Channel, where: str) -> None:
     """Validates that only whole trajectories are dropped, and only if the newest parameters act."""
     if channel.carries is not Carries.TRAJECTORIES:
-        raise UserError(f"{where} carries {channel.carries.value}, of which none may be dropped: use WhenFull.BLOCK")
+        raise UserError(f"{where} carries {channel.carries.value}, of which none may be dropped: {_BLOCK}")
+    if not isinstance(plan.inference.placement, Devices) or not isinstance(plan.environments.placement, Processes):
+        raise UserError(f"{where} drops its oldest, which needs environment processes and a server: {_BLOCK}")
     if plan.max_policy_lag < 2:
         raise UserError(
             f"{where} drops its oldest, which is not deterministic: expected --run.max-policy-lag 2 or more, got "
             f"{plan.max_policy_lag}"
         )
-    if not isinstance(plan.inference.placement, Devices) or not isinstance(plan.environments.placement, Processes):
-        raise UserError(f"{where} drops its oldest, which needs environment processes and a server: use WhenFull.BLOCK")
     gradients = plan.channel(Carries.GRADIENTS)
     if gradients is not None and not gradients.synchronous:
-        raise UserError(f"{where} drops its oldest, but asynchronous replicas learn from all: use WhenFull.BLOCK")
+        raise UserError(f"{where} drops its oldest, but asynchronous replicas learn from all: {_BLOCK}")
     if channel.kept and (gradients is not None or len(plan.learners) > 1):
         raise UserError(
             f"{where} keeps trajectories, which needs one learner that applies its own gradients: got "

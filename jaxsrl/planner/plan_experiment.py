@@ -15,7 +15,9 @@ from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.passes.learner_processes import shares_of
 from jaxsrl.plan.plan import Plan, plan_to_json
+from jaxsrl.run_plan import check_options
 from jaxsrl.training.preflight import check_run
+from jaxsrl.training.stop_rules import with_gradient_budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +63,10 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
     for name, number in (("cores", cores), ("gpus", gpus)):
         if number < 0:
             raise UserError(f"--{name} must not be negative: got {number}; omit it for this machine")
-    config = experiment.run
-    if config.machine.num_cpu_devices:
-        set_num_cpu_devices(config.machine.num_cpu_devices)
+    if experiment.run.machine.num_cpu_devices:
+        set_num_cpu_devices(experiment.run.machine.num_cpu_devices)
     agent, source, spec = experiment.build()
+    config = with_gradient_budget(experiment.run, agent)
     resources = _resources(cores, gpus)
     plan = add_agent_fragments(
         make_plan(config, resources), agent, config.local_replay_memory, *config.replay.preparation
@@ -73,6 +75,7 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
     placement = preview_placement(config, plan, resources, kept_bytes(config, agent, spec))
     plan, resources = placement.plan, placement.resources
     check_run(plan, agent, source, spec, resources)
+    check_options(config, plan, agent, source, spec)
     replay = replay_bytes(agent, spec, plan.num_rows, plan.shape.rollout_length)
     sizes = bytes_of_plan(plan, agent_layout(spec, plan.shape, agent), params_bytes_of(agent), replay)
     return PlannedExperiment(plan, resources, sizes, processes)

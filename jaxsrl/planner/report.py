@@ -10,6 +10,9 @@ from jaxsrl.planner.measure import measure
 from jaxsrl.planner.predict import MSRL, SRL, Cluster, predict
 from jaxsrl.planner.validate import compare, fit
 
+SIMULATED_PLANS = ("single_learner_fine", "decoupled", "multiple_learners", "dedicated_environments")
+"""Plans of environment workers, inference servers and learners that share one update."""
+
 ACT_ROWS = (8, 32, 128)
 UPDATE_ROWS = (64, 128)
 PREDICTION = (
@@ -37,18 +40,25 @@ def simulate_experiment(
         cluster: to predict for; None for those of the papers.
 
     Raises:
-        UserError: there is no calibration, or it is of another environment.
+        UserError: the plan is not simulated, there is no calibration, or it is of another experiment.
     """
+    if experiment.run.plan not in SIMULATED_PLANS:
+        raise UserError(
+            f"the simulation is of environment workers with inference servers: expected --plan {', '.join(SIMULATED_PLANS)}, got "
+            f"{experiment.run.plan}: use one of them with --simulate"
+        )
     if calibrate:
         fit(measure(experiment, name, ACT_ROWS, UPDATE_ROWS), experiment).save(file)
     elif not file.exists():
         raise UserError(f"there is no calibration {file}: make it with --calibrate, on an otherwise idle machine")
     calibration = load_calibration(file)
     _, _, spec = experiment.build()
-    if calibration.env_id != spec.env_id:
+    measured = (calibration.experiment, calibration.env_id, calibration.rollout_length)
+    wanted = (name, spec.env_id, experiment.run.rollout_length)
+    if measured != wanted:
         raise UserError(
-            f"{file} was measured with {calibration.env_id}, but {name} has {spec.env_id}: use --calibrate, or "
-            f"another --calibration FILE"
+            f"{file} was measured with {_describe(*measured)}, but this is {_describe(*wanted)}: use --calibrate, or another "
+            f"--calibration FILE"
         )
     report: dict[str, Any] = {"calibration": str(file), "cpu": calibration.cpu, "env_id": calibration.env_id}
     if check:
@@ -58,3 +68,7 @@ def simulate_experiment(
     report["note"] = PREDICTION
     report["predicted"] = [predict(calibration, cluster) for cluster in clusters]
     return report
+
+
+def _describe(name: str, env_id: str, rollout_length: int) -> str:
+    return f"{name} in {env_id} with --run.rollout-length {rollout_length}"

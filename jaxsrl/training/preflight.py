@@ -43,6 +43,11 @@ def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, res
         jax_env_of_source(source)
     if plan.parameter_server is not None:
         gradient_steps_of(agent, plan)
+    if plan.merge_lanes and jax.tree.leaves(jax.eval_shape(lambda: agent.initial_agent_state(1))):
+        raise UserError(
+            f"plan {plan.name}: fragment {plan.inference.name}: agent {agent.name} carries state between steps, which merged calls "
+            f"do not: use --inference.batching lane"
+        )
     check_groups(plan, agent)
     _check_whole_environments(plan, spec)
     validate_memory(plan, agent_layout(spec, plan.shape, agent), resources)

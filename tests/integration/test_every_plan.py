@@ -78,6 +78,8 @@ SLOW = [
     ("multiple_learners", {"learner_num_devices": 4}),
     ("central", {}),
     ("central", {"learner_num_devices": 2}),
+    ("central", {"learner_num_devices": 2, "inference_platform": "cpu"}),
+    ("multiple_learners", {"learner_num_devices": 2, "inference_platform": "cpu"}),
 ]
 CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 
@@ -214,7 +216,17 @@ def test_slow_learner_takes_newest_and_counts_drops(tmp_path, monkeypatch):
     assert again.num_updates == 15
 
 
-def test_buffered_trajectories_are_reused_while_waiting(tmp_path, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan_name", "changes"),
+    [
+        ("single_learner_fine", {}),
+        ("multiple_learners", {"learner_num_devices": 2}),
+        ("dedicated_environments", {"pool_num_workers": 1}),
+    ],
+    ids=str,
+)
+def test_buffered_trajectories_are_reused_while_waiting(tmp_path, monkeypatch, plan_name, changes):
     from jaxsrl.collect.pool import PoolCollector
 
     acquire, looks = PoolCollector.acquire, itertools.count()
@@ -224,12 +236,13 @@ def test_buffered_trajectories_are_reused_while_waiting(tmp_path, monkeypatch):
 
     monkeypatch.setattr(PoolCollector, "acquire", seldom)
     keeps = {
+        **changes,
         "max_policy_lag": 3,
         "learner_when_full": "drop_oldest",
         "learner_trajectory_buffer_size": 4,
         "learner_sample_reuse": 3,
     }
-    report = train(tmp_path, "single_learner_fine", **keeps)
+    report = train(tmp_path, plan_name, **keeps)
     record = json.loads((report.directory / "metrics.jsonl").read_text().splitlines()[-1])
     assert report.num_updates == UPDATES
     assert record["trajectories/reused_total"] > 0
@@ -237,4 +250,4 @@ def test_buffered_trajectories_are_reused_while_waiting(tmp_path, monkeypatch):
     channel = plan_from_json(json.loads((report.directory / "plan.json").read_text())).channels[2]
     assert (channel.kept, channel.reuses) == (4, 3)
     monkeypatch.undo()
-    assert train(tmp_path, "single_learner_fine", **keeps, total_env_steps=16 * 8 * 15).num_updates == 15
+    assert train(tmp_path, plan_name, **keeps, total_env_steps=16 * 8 * 15).num_updates == 15

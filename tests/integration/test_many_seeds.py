@@ -20,6 +20,7 @@ from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.config.curriculum import CurriculumConfig
 from jaxsrl.config.parts import CheckpointConfig, EvalConfig, MetricsConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment, cli, parse_flags
@@ -247,6 +248,8 @@ def test_a_failed_seed_ends_the_others_with_checkpoints(tmp_path, monkeypatch):
     [
         ({"plan": "serial"}, "one program"),
         ({"metrics": MetricsConfig(prometheus_port=9000)}, "prometheus-port"),
+        ({"record": "steps"}, "run.record needs all steps"),
+        ({"curriculum": CurriculumConfig(returns=(10.0,)), "eval": EvalConfig(every=STEPS)}, "a curriculum changes"),
     ],
 )
 def test_seeds_reject_what_one_program_cannot_do(tmp_path, changes, problem):

@@ -1,11 +1,18 @@
 """`jaxsrl plan`: what it shows of every policy, and what it refuses, without starting anything."""
 
 import json
+from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import jaxsrl.cli.main
 from envpool_bridge.supervisor import forkserver
+from jaxsrl.collect.slot_layout import trajectory_shapes
+from jaxsrl.datasets.manifest import Manifest
+from jaxsrl.datasets.writer import DatasetWriter
+from jaxsrl.experiment import load_experiment
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
@@ -51,11 +58,24 @@ def refusal(capsys, *arguments):
     return printed
 
 
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """Path of a dataset of four steps of CartPole."""
+    agent, _, spec = load_experiment(Path(REPLAYING)).build()
+    path = tmp_path_factory.mktemp("data") / "set"
+    with DatasetWriter(path, Manifest(spec, 1, agent.extras)) as writer:
+        shapes = trajectory_shapes(agent, spec, num_rows=1, rollout_length=4)
+        writer.append(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+    return str(path)
+
+
 @pytest.mark.parametrize("policy", PLANS)
-def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy):
+def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy, dataset):
     suite = ("--env.suite", "jax") if policy == "device_only" else ()
     if policy in REPLAY_PLANS:
         suite = ("--run.num-envs", "128", "--run.rollout-length", "32")
+    if policy == "offline":
+        suite += ("--dataset.path", dataset)
     experiment = REPLAYING if policy in REPLAY_PLANS else CARTPOLE
     data = json.loads(shown(capsys, experiment, "--plan", policy, "--json", *FOUR, *suite))
     plan = plan_from_json(data)
@@ -97,6 +117,23 @@ def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
         ((CARTPOLE, "--gpus", "-1"), "--gpus must not be negative: got -1"),
         ((CARTPOLE, "--plan", "device_only"), "must be written in JAX"),
         ((CARTPOLE, "--agent.num-minibatches", "5"), "minibatches"),
+        (
+            (CARTPOLE, "--run.gradient-steps", "5"),
+            "run.gradient_steps is a budget for one policy that learns from replay",
+        ),
+        (
+            (CARTPOLE, "--curriculum.returns", "5", "--eval.every", "1"),
+            "curriculum.returns end stages, but the environments receive none",
+        ),
+        ((REPLAYING, "--plan", "offline"), "use --dataset.path DIRECTORY with it"),
+        (
+            (CARTPOLE, "--plan", "serial", "--pool.supervision.bad-env-output", "drop_episode"),
+            "pool.supervision.bad_env_output drop_episode is for environments in workers",
+        ),
+        ((CARTPOLE, "--calibrate", "--check"), "only a simulation uses --calibrate, --check: use --simulate too"),
+        ((CARTPOLE, "--calibration", "c.json"), "only a simulation uses --calibration: use --simulate too"),
+        ((CARTPOLE, "--network", "100gbe"), "only a simulation uses --network: use --simulate too"),
+        ((CARTPOLE, "--simulate", "--out", "plan.svg"), "a simulation draws no plan: expected no --out, got plan.svg"),
         (("nowhere.py",), "there is no file nowhere.py"),
         (
             ("jaxsrl/config/run_config.py",),

@@ -14,6 +14,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
+from jaxsrl.training.host_trainable import HostTrainable
 from tests.support.run_configs import run_config
 
 NETWORK = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8, core_layers=2)
@@ -87,6 +88,8 @@ def test_recurrent_run_resumes_bit_for_bit(tmp_path, policy, lag):
         np.testing.assert_array_equal(mine, expected)
 
 
-def test_merged_inference_rejects_recurrent_network(tmp_path):
+def test_merged_inference_rejects_recurrent_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(HostTrainable, "__init__", lambda *arguments: pytest.fail("the run began"))
     with pytest.raises(UserError, match="carries state between steps"):
         train(tmp_path, "single_learner_fine", inference_batching="merged", pool_num_workers=2, pool_lanes_per_worker=2)
+    assert not list(tmp_path.iterdir())

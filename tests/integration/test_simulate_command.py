@@ -1,5 +1,6 @@
 """`jaxsrl plan EXPERIMENT --simulate` and `jaxsrl bench scaling`: what they print, and what they refuse."""
 
+import dataclasses
 import json
 
 import pytest
@@ -29,6 +30,8 @@ MEASURED = Calibration(
     params_bytes=1e5,
 )
 
+SAME = ("--run.rollout-length", "4")
+
 
 def simulate(*flags: str) -> None:
     jaxsrl.cli.main.main(["plan", CARTPOLE, "--simulate", *flags])
@@ -36,7 +39,7 @@ def simulate(*flags: str) -> None:
 
 def test_simulate_prints_prediction_as_json(tmp_path, capsys):
     MEASURED.save(tmp_path / "c.json")
-    simulate("--calibration", str(tmp_path / "c.json"), "--cores", "32", "--gpus", "2", "--json")
+    simulate("--calibration", str(tmp_path / "c.json"), "--cores", "32", "--gpus", "2", "--json", *SAME)
     said = json.loads(capsys.readouterr().out)
     assert said["note"].startswith("predictions")
     (found,) = said["predicted"]
@@ -49,8 +52,11 @@ def test_simulate_prints_prediction_as_json(tmp_path, capsys):
     [
         (("--calibration", "none.json"), "make it with --calibrate"),
         (("--cores", "16"), "needs both --cores and --gpus"),
-        (("--cores", "16", "--gpus", "2", "--network", "pigeons"), "expected a network of"),
-        (("--env.id", "Acrobot-v1"), "was measured with CartPole-v1"),
+        (("--cores", "16", "--gpus", "2", "--network", "pigeons", *SAME), "expected a network of"),
+        (("--env.id", "Acrobot-v1", *SAME), "but this is ppo_cartpole in Acrobot-v1"),
+        (("--run.rollout-length", "8"), "but this is ppo_cartpole in CartPole-v1 with --run.rollout-length 8"),
+        (("--plan", "single_learner_coarse"), "expected --plan single_learner_fine, decoupled"),
+        (("--plan", "serial", "--calibrate"), "got serial: use one of them with --simulate"),
     ],
 )
 def test_simulate_rejects_unsupported_plan_in_one_line(tmp_path, capsys, flags, says):
@@ -61,6 +67,14 @@ def test_simulate_rejects_unsupported_plan_in_one_line(tmp_path, capsys, flags, 
     said = capsys.readouterr().err
     assert says in said
     assert said.count("\n") == 1
+
+
+def test_simulate_rejects_calibration_of_another_experiment(tmp_path, capsys):
+    dataclasses.replace(MEASURED, experiment="a2c_cartpole").save(tmp_path / "c.json")
+    with pytest.raises(SystemExit) as ended:
+        simulate("--calibration", str(tmp_path / "c.json"), *SAME)
+    assert ended.value.code == 2
+    assert "was measured with a2c_cartpole in CartPole-v1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

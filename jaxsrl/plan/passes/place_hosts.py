@@ -75,7 +75,7 @@ def cores_of_host(plan: Plan) -> int:
 def assign_nodes(
     nodes: Sequence[Node], num_hosts: int, cores: int, used: Mapping[str, int] | None = None
 ) -> tuple[str, ...]:
-    """Returns the node of each host: always the one with the most cores left, the first of several.
+    """Returns the node of each host: of those with room the one with the fewest hosts, then the most cores left, then the first.
 
     Args:
         nodes: to choose from.
@@ -89,13 +89,14 @@ def assign_nodes(
     left = {node.name: node.num_cores - (used or {}).get(node.name, 0) for node in nodes}
     chosen: list[str] = []
     for host in range(num_hosts):
-        name = max(left, key=lambda one: left[one], default="")
-        if not name or left[name] < cores:
+        with_room = [name for name in left if left[name] >= cores]
+        if not with_room:
             sizes = ", ".join(f"{node.name}: {node.num_cores}" for node in nodes) or "there are none"
             raise UserError(
                 f"no node has {cores} cores left for environment host {host} of {num_hosts} (cores of the nodes: {sizes}): use "
                 f"fewer --pool.num-workers, or add nodes"
             )
+        name = min(with_room, key=lambda one: (chosen.count(one), -left[one]))
         left[name] -= cores
         chosen.append(name)
     return tuple(chosen)

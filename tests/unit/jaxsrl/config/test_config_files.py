@@ -44,6 +44,40 @@ def test_config_file_sets_options_as_flags_do(tmp_path, text, suffix):
     assert parse(tmp_path, text, suffix=suffix) == parse_flags(EXPERIMENT, flags)
 
 
+WITH_ENTRIES = dataclasses.replace(EXPERIMENT, env=EnvConfig("CartPole-v1", kwargs='{"a": 1, "b": {"c": 2}}'))
+
+
+@pytest.mark.parametrize(
+    ("text", "kwargs"),
+    [
+        ("env.kwargs.a: 3", {"a": 3, "b": {"c": 2}}),
+        ("env: {kwargs: {a: '3'}}", {"a": "3", "b": {"c": 2}}),
+        ("env.kwargs: {b: {d-e: 4}}", {"a": 1, "b": {"d-e": 4}}),
+        ("env.kwargs.x-y.z: 5", {"a": 1, "b": {"c": 2}, "x-y.z": 5}),
+        ("env.kwargs: {}", {}),
+        ("""env.kwargs: '{"a": 3}'""", {"a": 3}),
+    ],
+)
+def test_config_file_sets_entries_as_flags_do(tmp_path, text, kwargs):
+    path = tmp_path / "options.yaml"
+    path.write_text(text)
+    assert json.loads(parse_flags(WITH_ENTRIES, ["--config", str(path)]).env.kwargs) == kwargs
+
+
+def test_config_file_keeps_names_of_entries(tmp_path):
+    text = """
+policies: {mapping: {agent-0: one}, frozen: {one: runs/a}, agents: {one: {learning_rate: 0.1}}}
+policies.mapping.*: two
+env: {row-kwargs: {task-a: {x-y: 1}, task-b: {}}}
+eval.env-kwargs.x-y: 2
+"""
+    made = parse(tmp_path, text)
+    assert json.loads(made.policies.mapping) == {"agent-0": "one", "*": "two"}
+    assert json.loads(made.policies.agents) == {"one": {"learning_rate": 0.1}}
+    assert json.loads(made.env.row_kwargs) == {"task-a": {"x-y": 1}, "task-b": {}}
+    assert json.loads(made.run.eval.env_kwargs) == {"x-y": 2}
+
+
 def test_flags_override_config_file(tmp_path):
     experiment = parse(tmp_path, YAML, "--run.seed", "5", "--env.kwargs.frame_skip=7")
     assert (experiment.run.seed, experiment.run.pool.num_workers) == (5, 4)
@@ -60,6 +94,7 @@ def test_flags_override_config_file(tmp_path):
         ("replay: {memory: disk}", "option replay.memory: expected device or host or cluster, got 'disk'"),
         ("agent: {learning_rate: true}", "expected float, got True"),
         ("pool: {num_workers: -1}", "num_workers"),
+        ("env.row_kwargs: {a: 2026-01-01}", "cannot set 'a' of '.*': expected a JSON object"),
         ("- a", "must hold a mapping of options"),
         ("a: [", "is not YAML"),
     ],

@@ -87,6 +87,22 @@ def test_first_action_lies_within_its_bounds():
     np.testing.assert_array_equal(output.observation["last_action"], [[2.0, 0.25]])
 
 
+def test_each_agent_observes_its_own_last_step():
+    config = EnvConfig("RockPaperScissors-v1", "jax", kwargs='{"rounds": 3}', last_action=True, last_reward=True)
+    env, key = make_jax_env(config), env_run_key(0)
+    spec = validate_env(env)
+    assert [agent.observation for agent in spec.agents] == [spec.observation] * 2
+    assert spec.observation["last_action"] == DiscreteSpec(3)
+    state = reset_rows(env, key, np.arange(4))
+    np.testing.assert_array_equal(state.observation["last_action"], [0] * 4)
+    step = jax.jit(partial(step_rows, env))
+    for actions in ([0, 1, 2, 2], [1, 0, 2, 1]):
+        state, output = step(key, state, np.int32(actions))
+        np.testing.assert_array_equal(output.observation["last_action"], actions)
+        np.testing.assert_array_equal(output.observation["last_reward"], output.reward)
+    np.testing.assert_array_equal(output.reward, [1, -1, 1, -1])
+
+
 def test_wrong_structure_of_observations_is_rejected():
     class Wrong(Positive):
         def reset(self, key):

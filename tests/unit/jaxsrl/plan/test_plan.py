@@ -254,6 +254,23 @@ def test_decoupled_needs_a_device_to_act_on():
     validate_plan(plan, TWO_GPUS)
 
 
+def test_idle_devices_of_replicas_are_rejected():
+    six = Resources(8, "gpu", 6)
+    with pytest.raises(UserError, match="leave some of 3 devices idle: use --inference.num-servers 3"):
+        PLANS["decoupled"](run_config(inference_num_devices=3), six)
+    run = {"pool_num_workers": 4, "learner_num_devices": 4, "learner_num_replicas": 2}
+    with pytest.raises(UserError, match="2 asynchronous replicas, one device each, leave some of 4 devices idle"):
+        PLANS["central"](run_config(**run, learner_gradients="asynchronous"), six)
+    validate_plan(PLANS["central"](run_config(**run), six), six)
+
+
+@pytest.mark.parametrize("name", ["central", "dedicated_environments", "multiple_learners", "serial"])
+def test_the_host_acts_where_asked(name):
+    plan = PLANS[name](run_config(pool_num_workers=4, learner_num_devices=2, inference_platform="cpu"), TWO_GPUS)
+    assert plan.inference.placement == Devices((0,), "cpu")
+    validate_plan(plan, TWO_GPUS)
+
+
 def test_the_host_cannot_act_where_jax_may_not_use_it():
     plan = fine(inference_platform="cpu")
     assert "fragment inference is on the CPU, which JAX_PLATFORMS excludes: set JAX_PLATFORMS=cuda,cpu" in refusal(
@@ -334,24 +351,37 @@ def test_only_asynchronous_plans_drop_trajectories():
     assert "asynchronous replicas learn from all" in refusal(PLANS["central"](replicas, TWO_GPUS))
 
 
+KEEPS = {
+    "max_policy_lag": 2,
+    "learner_when_full": "drop_oldest",
+    "learner_trajectory_buffer_size": 4,
+    "learner_sample_reuse": 2,
+}
+REJECTS_DROPS = {
+    "offline": "carries samples, of which none may be dropped",
+    "central": "keeps trajectories, which needs one learner that applies its own gradients: got a parameter server",
+} | dict.fromkeys(
+    ["serial", "single_learner_coarse", "device_only", "distributed_replay"],
+    "needs environment processes and a server: use WhenFull.BLOCK (--learner.when-full block)",
+)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_keeps_trajectories_or_is_rejected(name):
+    plan = PLANS[name](run_config(**KEEPS), TWO_GPUS)
+    if name in REJECTS_DROPS:
+        assert REJECTS_DROPS[name] in refusal(plan)
+    else:
+        validate_plan(plan, TWO_GPUS)
+
+
 def test_trajectory_reuse_and_dropping_must_agree():
-    keeps = {
-        "max_policy_lag": 2,
-        "learner_when_full": "drop_oldest",
-        "learner_trajectory_buffer_size": 4,
-        "learner_sample_reuse": 2,
-    }
-    plan = fine(**keeps)
+    plan = fine(**KEEPS)
     validate_plan(plan, TWO_GPUS)
     channel = plan.channel(Carries.TRAJECTORIES)
     assert (channel.kept, channel.reuses) == (4, 2)
     assert plan_from_json(plan_to_json(plan)) == plan
     assert "keeps 4 of what it never drops" in refusal(with_channel(plan, 2, when_full=WhenFull.BLOCK))
-    server = PLANS["central"](run_config(pool_num_workers=4, **keeps), TWO_GPUS)
-    assert (
-        "keeps trajectories, which needs one learner that applies its own gradients: got a parameter server"
-        in refusal(server)
-    )
     with pytest.raises(
         UserError, match="4 buffers trajectories that would be dropped, but learner.when_full is 'block'"
     ):

@@ -20,7 +20,7 @@ def plan_of(policy, **changes):
 
 
 def test_every_host_is_a_bundle_of_cores_and_memory():
-    assert bundles_of(plan_of("single_learner_coarse")) == (Bundle(2, 0, "a"), Bundle(2, 0, "b"), Bundle(2, 0, "a"))
+    assert bundles_of(plan_of("single_learner_coarse")) == (Bundle(2, 0, "a"), Bundle(2, 0, "b"), Bundle(2, 0, "c"))
     fine = bundles_of(plan_of("single_learner_fine"), host_gib=0.5)  # with a core for the server
     assert fine[0].resources() == {"CPU": 3.0, "memory": float(1 << 29)}
     assert Bundle(3).resources() == {"CPU": 3.0}
@@ -29,7 +29,7 @@ def test_every_host_is_a_bundle_of_cores_and_memory():
 @pytest.mark.parametrize(
     ("spreading", "expected"),
     [
-        ("spread", ("a", "b", "a")),
+        ("spread", ("a", "b", "c")),
         ("pack", ("a", "a", "a")),
         ("strict_spread", ("a", "b", "c")),
         ("strict_pack", ("a", "a", "a")),

@@ -20,7 +20,7 @@ from jaxsrl.plan.passes.apply import add_agent_fragments, local_nodes, place_on_
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.plan import plan_from_json, plan_to_json
 from jaxsrl.plan.policies import PLANS
-from jaxsrl.plan.validate import validate_plan, validate_replay_memory
+from jaxsrl.plan.validate import validate_memory, validate_plan, validate_replay_memory
 from tests.support.counting_agent import make_counting
 from tests.support.run_configs import run_config
 
@@ -131,6 +131,19 @@ def test_memory_is_looked_for_at_the_node_and_not_here():
     small_there = Resources(8, "cpu", 1, nodes=(*NODES[:2], Node("c", 1, memory_bytes=10)))
     with pytest.raises(UserError, match="the memory of node c"):
         validate_replay_memory(plan, held, small_there)
+
+
+def test_memory_of_local_nodes_is_looked_for_here():
+    plan, held = plan_of(), replay_bytes(AGENT, SPEC, 24, 10)
+    local = tuple(Node(node.name, node.num_cores) for node in NODES)
+    with pytest.raises(UserError, match="bytes of this machine's memory, of which 10 are free"):
+        validate_replay_memory(plan, held, Resources(8, "cpu", 1, host_memory_bytes=10, nodes=local))
+    validate_replay_memory(plan, held, Resources(8, "cpu", 1, host_memory_bytes=held.held, nodes=local))
+    layout = agent_layout(SPEC, plan.shape, AGENT)
+    slots = layout.total_bytes * plan.environments.replicas
+    validate_memory(plan, layout, Resources(8, "cpu", 1, shared_memory_bytes=slots, nodes=local))
+    with pytest.raises(UserError, match=f"take {slots:,} bytes of shared memory, but {slots - 1:,} are free"):
+        validate_memory(plan, layout, Resources(8, "cpu", 1, shared_memory_bytes=slots - 1, nodes=local))
 
 
 def test_a_run_that_lost_its_replay_exits_with_try_again(capsys):
