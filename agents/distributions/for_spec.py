@@ -41,8 +41,7 @@ def _of_leaf(env_id: str, path: Path, leaf: LeafSpec, squash: bool) -> Distribut
     if not squash:
         return diagonal_normal(size, leaf.shape)
     low, high = leaf.bound("low"), leaf.bound("high")
-    are_bounds = low is not None and high is not None and np.isfinite(low).all() and np.isfinite(high).all()
-    if not are_bounds or not np.less(low, high).all():
+    if low is None or high is None or not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
         raise UserError(
             f"{env_id}: squashed actions need finite bounds, lower ones below upper ones: got {shown_path('action', path)} "
             f"between {leaf.low} and {leaf.high}; use squash=False"

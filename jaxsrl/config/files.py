@@ -190,10 +190,10 @@ def _with_options(config: Any, options: Mapping[str, Any], prefix: str) -> Any:
         current = getattr(config, name)
         if to_json(current) == value:  # also of what a file cannot hold: a function
             continue
-        if dataclasses.is_dataclass(current) and isinstance(value, Mapping):
-            changes[name] = _with_options(current, value, f"{where}.")
-        elif where in JSON_OPTIONS and isinstance(value, Mapping) and value:
+        if where in JSON_OPTIONS and isinstance(value, Mapping) and value:
             changes[name] = with_entries(current, value)
+        elif dataclasses.is_dataclass(current) and isinstance(value, Mapping):
+            changes[name] = _with_options(current, value, f"{where}.")
         else:
             changes[name] = _convert(kinds[name], value, where)
     return dataclasses.replace(config, **changes)

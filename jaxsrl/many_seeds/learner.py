@@ -64,7 +64,7 @@ class MemberLearner(RowsLearner):
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
         for sums in self._episodes:
-            totals.add_rows(sums.count, sums.return_sum, sums.return_max, sums.length_sum)
+            totals.add_rows(*map(np.asarray, (sums.count, sums.return_sum, sums.return_max, sums.length_sum)))
         self._episodes.clear()
 
     def save_arrays(self) -> Arrays:
