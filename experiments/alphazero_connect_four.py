@@ -20,7 +20,7 @@ EXPERIMENT = Experiment(
         plan="device_only",
         num_envs=128,
         rollout_length=16,
-        total_env_steps=11_000_000,
+        total_env_steps=8_000_000,
         eval=EvalConfig(final_episodes=0),
     ),
 )
