@@ -84,7 +84,7 @@ class ObservationInputs:
         if isinstance(leaf, MultiDiscreteSpec):
             return _one_hots(x.reshape((*lead, -1)), leaf.num_values)
         if self._is_image(leaf):
-            # Frames are channels, also of images that are too small to tell them from rows.
+            # Frames are channels, also of images too small to distinguish frames from rows.
             return jnp.moveaxis(x, -3, -1) if frames_in_leaf(leaf) > 1 else x
         if is_own_torso(self.torso):
             return x

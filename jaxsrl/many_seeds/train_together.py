@@ -72,7 +72,7 @@ def train_together(
     plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory, *config.replay.preparation)
     _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())
-    check_options(members[0].run, plan, agent, source, spec)
+    check_options(config, plan, agent, source, spec)
 
     def make_agent(values: dict[str, Array]) -> Agent:
         own = build_agent(with_values(experiment, values)) if values else agent
@@ -82,8 +82,7 @@ def train_together(
     enable_program_cache(Path(config.directory), jax.default_backend())
     group = SeedGroup(config.seeds, make_agent, env, config.rollout_length)
     show: list[Callback] = [] if quiet else [_Progress(config)]
-    setups: list[TrainingSetup] = []
-    loops: list[TrainingLoop] = []
+    setups, loops = list[TrainingSetup](), list[TrainingLoop]()
 
     def stop(signal_name: str) -> None:
         for setup in setups:

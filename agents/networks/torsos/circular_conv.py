@@ -50,11 +50,11 @@ def with_circles(names: Sequence[str], inputs: dict[str, Any], dtype: DTypeName 
     vectors = {key: x for key, x in inputs.items() if isinstance(x, Array) and not isinstance(x, EntitySet)}
     chosen: list[str] = []
     for name in names:
-        found = [key for key in vectors if key == name or key.endswith(f"/{name}")]
-        if not found:
+        matches = [key for key in vectors if key == name or key.endswith(f"/{name}")]
+        if not matches:
             raise UserError(
                 f"expected circular to name leaves that are vectors of rays, got {name!r}: the vectors are {', '.join(vectors)}"
             )
-        chosen += found
+        chosen += matches
     convolved = {key: CircularConvolution(dtype=dtype, name=f"circle/{key}")(inputs[key]) for key in chosen}
     return {**inputs, **convolved}

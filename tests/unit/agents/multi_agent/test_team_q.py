@@ -116,7 +116,7 @@ def test_team_targets_equal_a_loop(num_steps):
     np.testing.assert_array_equal(steps.valid, data.valid.reshape(STEPS, ENVS, TEAM).any(-1))
 
 
-def test_an_episode_that_a_failure_cuts_without_a_flag_bootstraps():
+def test_an_episode_that_a_failure_cuts_bootstraps():
     data = trajectory()
     valid, flag = data.valid.copy(), np.zeros_like(data.valid)
     valid[:, :TEAM], valid[2, :TEAM] = True, False  # the failed step begins a slot
