@@ -146,9 +146,16 @@ def set_scores(path: Path, random: float | None = None, expert: float | None = N
     """Sets the returns that count as 0 and as 100 in the normalized score; None keeps one.
 
     Raises:
-        UserError: the directory holds no dataset.
+        UserError: the directory holds no dataset, no return is given, or both would be equal.
         CorruptDatasetError: its manifest cannot be read.
     """
     given = {"score_random": random, "score_expert": expert}
     changes = {name: score for name, score in given.items() if score is not None}
-    write_manifest(path, dataclasses.replace(read_manifest(path), **changes))
+    if not changes:
+        raise UserError("expected a mean return of random actions, of an expert, or both: use --random, --expert")
+    manifest = dataclasses.replace(read_manifest(path), **changes)
+    if manifest.score_random is not None and manifest.score_random == manifest.score_expert:
+        raise UserError(
+            f"the returns that count as 0 and as 100 must differ: got {manifest.score_random:g} for both; use --random, --expert"
+        )
+    write_manifest(path, manifest)

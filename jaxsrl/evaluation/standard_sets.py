@@ -55,8 +55,8 @@ class Levels:
     """Versions of the run that act in the sets.
 
     Attributes:
-        expert: that of the highest evaluated return.
-        medium: first one whose return, above the random one, is a third of the expert's.
+        expert: that of the highest evaluated return; with a curriculum, at the last stage that the run reached.
+        medium: first one at that stage whose return, above the random one, is a third of the expert's.
     """
 
     expert: Evaluation
@@ -74,7 +74,7 @@ def choose_levels(evaluations: list[Evaluation], random_return: float) -> Levels
         UserError: the run was not evaluated, or has not learned.
     """
     greedy = [each for each in evaluations if each.mode == "greedy"]
-    expert = max(greedy, key=lambda each: each.mean_return, default=None)
+    expert = max(greedy, key=lambda each: each.rank, default=None)
     if expert is None or expert.mean_return <= random_return:
         best = "none" if expert is None else f"{expert.mean_return:,.1f}"
         raise UserError(
@@ -82,7 +82,8 @@ def choose_levels(evaluations: list[Evaluation], random_return: float) -> Levels
             f"with --eval.every, and longer"
         )
     wanted = random_return + _MEDIUM * (expert.mean_return - random_return)
-    return Levels(expert, next(each for each in greedy if each.mean_return >= wanted))
+    at_stage = [each for each in greedy if each.stage == expert.stage]
+    return Levels(expert, next(each for each in at_stage if each.mean_return >= wanted))
 
 
 def make_sets(run: Path, out: Path, config: SetsConfig, show: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ class RunState:
         recent: (wall seconds, env steps) of the newest records of this process, oldest first.
         checkpoint_at: wall seconds of the first record with the newest checkpoint; None if this process has saved none.
         evaluation: newest evaluation in the mode of the first one, which is greedy if both are played; None before it.
-        best_evaluation: that of the highest mean return; None before the first.
+        best_evaluation: that of the highest `rank`; None before the first.
         evaluation_curve: mean returns of the last evaluations, oldest first.
     """
 
@@ -123,7 +123,7 @@ def with_evaluation(state: RunState, evaluation: Evaluation) -> RunState:
     best = state.best_evaluation
     if best is not None and best.mode != evaluation.mode:
         return state
-    if best is None or evaluation.mean_return > best.mean_return:
+    if best is None or evaluation.rank > best.rank:
         best = evaluation
     curve = (*state.evaluation_curve, evaluation.mean_return)[-CURVE_POINTS:]
     return dataclasses.replace(state, evaluation=evaluation, best_evaluation=best, evaluation_curve=curve)

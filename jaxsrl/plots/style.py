@@ -42,9 +42,9 @@ def validate_out(path: Path) -> str:
     """
     kind = path.suffix.removeprefix(".").lower()
     if kind not in KINDS:
-        raise UserError(f"a plot is written as .png, .svg or .pdf: got {path}; choose --out plot.svg, say")
+        raise UserError(f"a plot is written as .png, .svg or .pdf: got {path}; choose plot.svg, say")
     if not path.parent.is_dir():
-        raise UserError(f"cannot write {path}: there is no directory {path.parent}; make it, or choose another --out")
+        raise UserError(f"cannot write {path}: there is no directory {path.parent}; make it, or choose another file")
     return kind
 
 
@@ -65,7 +65,7 @@ def save(figure: Figure, path: Path) -> None:
     try:
         figure.savefig(path, format=kind, metadata=metadata, facecolor="white", dpi=150)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another file") from error
 
 
 def clean_axes(axes: Axes) -> None:

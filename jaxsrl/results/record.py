@@ -26,7 +26,7 @@ class Result:
         algorithm: name of the algorithm.
         preset: name of its settings; by default that of the experiment.
         seed: seed of the run.
-        command: command that repeats the run; "" if unknown.
+        command: command that repeats the run, of its newest process that has one; "" if unknown.
         env_steps: trained env steps.
         seconds: time that the processes of the run trained.
         commit: commits of the code, with "-dirty" after changed ones; "" if unknown.
@@ -76,7 +76,7 @@ def make_result(run: Path, preset: str = "") -> Result:
         preset: name of the settings; "" for that of the experiment.
 
     Raises:
-        UserError: the run is not finished, was not evaluated greedily, or lacks a file.
+        UserError: the run is not finished, was not evaluated greedily at its end, or lacks a file.
     """
     summary = summarize(run)
     if summary.problem:
@@ -86,7 +86,7 @@ def make_result(run: Path, preset: str = "") -> Result:
     if summary.seed is None:
         raise UserError(f"{run / CONFIG} has no seed: expected the file that a run writes at its start")
     provenance = read_json(run / PROVENANCE)
-    command = provenance[0]["command"]
+    command = next((entry["command"] for entry in reversed(provenance) if entry["command"]), "")
     preset = preset or (command.split()[2] if command else "")
     validate_preset(preset)
     records = RecordFile(run / RECORDS)
@@ -103,13 +103,18 @@ def make_result(run: Path, preset: str = "") -> Result:
         commit=", ".join(filter(None, dict.fromkeys(entry["commit"] for entry in provenance))),
         versions=provenance[-1]["versions"],
         hardware=provenance[-1]["hardware"],
-        evaluation=_read_evaluation(run),
+        evaluation=_read_evaluation(run, summary.update),
         curve={"env_steps": steps, "return_mean": means},
     )
 
 
-def _read_evaluation(run: Path) -> dict[str, float]:
+def _read_evaluation(run: Path, last_update: int) -> dict[str, float]:
     evaluation = read_json(run / "eval.json")
+    update = evaluation.get("update", last_update)  # the run itself writes none
+    if update != last_update:
+        raise UserError(
+            f"{run / 'eval.json'} is of update {update}: expected the last one, {last_update}; run `jaxsrl evaluate {run}`"
+        )
     if not evaluation.get("greedy"):
         raise UserError(f"{run / 'eval.json'} is of sampled actions: run `jaxsrl evaluate {run}`")
     return {name: float(f"{evaluation[name]:.6g}") for name in ("mean_return", "std_return")} | {

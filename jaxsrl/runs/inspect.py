@@ -151,7 +151,7 @@ def _health(run: Path) -> dict[str, Any]:
     checkpoints = [_verify(run / "checkpoints" / str(step)) for step in reversed(checkpoint_steps(run))]
     good = next((one["update"] for one in checkpoints if one["health"] == WHOLE), None)
     evaluation, evaluations = _json(run / "eval.json"), read_evaluations(run)
-    best = max(evaluations, key=lambda each: (each.mode == evaluations[0].mode, each.mean_return), default=None)
+    best = max(evaluations, key=lambda each: (each.mode == evaluations[0].mode, each.rank), default=None)
     return {
         "state": summary.state,
         "update": summary.update,

@@ -65,12 +65,16 @@ class _Page:
 
     def list_runs(self, request: Request) -> Response:
         """Lists all runs; `unread` bytes of records are left for the next responses."""
-        runs, unread, budget = self._runs.all(), 0, _BYTES_PER_RESPONSE
-        for run in runs.values():
-            before = run.records.num_bytes
-            unread += run.records.refresh(max(0, budget))
+        summaries: list[dict[str, Any]] = []
+        unread, budget = 0, _BYTES_PER_RESPONSE
+        for name, run in self._runs.all().items():
+            before, problem = run.records.num_bytes, ""
+            try:
+                unread += run.records.refresh(max(0, budget))
+            except UserError as error:
+                problem = str(error)
             budget -= run.records.num_bytes - before
-        summaries = [run.summary(name) for name, run in runs.items()]
+            summaries.append({**run.summary(name), "problem": problem})
         populations = list(find_populations(self._runs.root))
         return JSONResponse(
             {"root": str(self._runs.root), "runs": summaries, "populations": populations, "unread": unread}
@@ -87,14 +91,18 @@ class _Page:
             return _not_found(str(error))
 
     def records(self, request: Request) -> Response:
-        """Returns new rows of several runs: `run=NAME@CURSOR`, once for each."""
+        """Returns new rows of several runs: `run=NAME@CURSOR`, once for each; `problem` of one whose files cannot be read."""
         rows: dict[str, Any] = {}
         for requested in request.query_params.getlist("run")[:_MAX_COMPARED]:
             name, _, cursor = requested.rpartition("@")
             run = self._runs.get(name)
-            if run is not None:
+            if run is None:
+                continue
+            try:
                 run.records.refresh(_BYTES_PER_RESPONSE)
                 rows[name] = run.rows_since(cursor)
+            except (UserError, OSError) as error:
+                rows[name] = {"problem": str(error)}
         return JSONResponse(rows)
 
     def checkpoints(self, run: RunFiles, request: Request) -> Response:
@@ -111,7 +119,7 @@ class _Page:
             data = json.loads(body)
             order = control.Request(str(data["action"]), str(data["name"]), float(data["value"]))
             run = self._runs.get(data["run"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return PlainTextResponse("expected JSON with run, action, name and value\n", 400)
         if run is None:
             return _not_found("there is no such run here")

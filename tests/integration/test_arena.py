@@ -18,6 +18,7 @@ from jaxsrl.evaluation.arena import ArenaConfig, Payoffs, load_contestants, play
 from jaxsrl.evaluation.games import evaluate_against
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.experiment import Experiment
+from jaxsrl.plots.draw_payoffs import draw_payoffs
 from tests.support.run_configs import run_config
 
 BOARD = EnvConfig("tic_tac_toe", suite="pgx")
@@ -118,6 +119,15 @@ def test_the_best_is_first_and_a_beaten_one_has_no_nash_weight():
     assert [row["policy"] for row in rows] == ["a", "b", "c"]
     assert rows[0]["nash_weight"] == pytest.approx(1.0, abs=1e-6)
     assert rows[1]["points_per_game"] == 0.45
+
+
+def test_a_plot_of_another_type_is_rejected_before_the_games(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main.main(["arena", "no run", "random", "--plot", str(tmp_path / "a.gif")])
+    assert ended.value.code == 2
+    assert "a plot is written as .png, .svg or .pdf" in capsys.readouterr().err
+    with pytest.raises(UserError, match="a plot is written as"):
+        draw_payoffs(["a", "b"], np.full((2, 2), 0.5), tmp_path / "a.gif")
 
 
 def test_what_cannot_play_is_rejected(board_runs, tmp_path):

@@ -18,17 +18,19 @@ from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.checkpoints.store import MANIFEST, CheckpointStore, sign_manifest
 from jaxsrl.collect.episode_log import EpisodeLog
+from jaxsrl.config.parts import EvalConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
+from jaxsrl.evaluation import evaluate
 from jaxsrl.training.run_state import begin, to_arrays
 
 NETWORK = NetworkConfig(hidden_sizes=(4,))
 ROWS = 4
 
 
-def save_run(path, updates):
+def save_run(path, updates, **settings):
     """A run directory as training leaves it, without the training."""
-    env, run = EnvConfig("CartPole-v1"), RunConfig(num_envs=ROWS)
+    env, run = EnvConfig("CartPole-v1"), RunConfig(num_envs=ROWS, **settings)
     experiment = dataclasses.replace(EXPERIMENT, env=env, network=NETWORK, agent=PPOConfig(), run=run)
     identity = {"agent_name": "ppo", "experiment": to_json(experiment), "env_spec": {}}
     path.mkdir()
@@ -79,7 +81,25 @@ def test_evaluate_stores_result_of_newest_checkpoint(capsys, run):
 def test_one_checkpoint_is_evaluated_as_asked_for(capsys, run):
     result, _ = evaluated(capsys, run / "checkpoints" / "7")
     assert result["update"] == 7
-    assert json.loads((run / "eval.json").read_text())["update"] == 7
+    assert not (run / "eval.json").exists()
+
+
+def test_other_evaluations_keep_the_runs_own(capsys, run):
+    own, _ = evaluated(capsys, run)
+    assert evaluated(capsys, run.with_name("run@3"))[0]["update"] == 3
+    assert not evaluated(capsys, run, "--stochastic")[0]["greedy"]
+    damage(run / "checkpoints" / "20")
+    assert evaluated(capsys, run)[0]["update"] == 7
+    assert json.loads((run / "eval.json").read_text()) == own
+
+
+def test_returns_are_those_of_the_agents_that_count(capsys, tmp_path, monkeypatch):
+    path = save_run(tmp_path / "run", (3,), eval=EvalConfig(agents="prey"))
+    by_agent = {"hunter": (1.0, 2.0), "prey": (5.0, 7.0)}
+    report = evaluate.EvaluationReport("E", (3.0, 4.5), (9, 9), 0, True, by_agent)
+    monkeypatch.setattr(evaluate, "evaluate", lambda *args, **settings: report)
+    assert evaluated(capsys, path)[0]["mean_return"] == 6.0
+    assert json.loads((path / "eval.json").read_text())["mean_return"] == 6.0
 
 
 def test_a_checkpoint_that_was_copied_away_is_enough(capsys, run, tmp_path):

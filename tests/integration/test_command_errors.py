@@ -75,6 +75,13 @@ CASES = [
     ("evaluate --out x.png", "begun", "--out draws a curve over checkpoints: give --all too"),
     ("evaluate --all --out x.gif", "begun", "a plot is written as .png, .svg or .pdf"),
     ("evaluate --all --video x.mp4", "begun", "--video shows one checkpoint: omit --all"),
+    ("evaluate --all --opponent random", "begun", "--opponent plays one checkpoint: omit --all"),
+    (
+        "evaluate --opponent random --video x.mp4",
+        "begun",
+        "games against an opponent are not recorded: expected no --video",
+    ),
+    ("control set learning_rate", "begun", "for example learning_rate_factor=0.5: got 'learning_rate'"),
     ("inspect", "nowhere", "does not exist: expected a run directory"),
     ("inspect", "file", "is neither: expected a run directory"),
     ("inspect", "empty", "is neither: expected a run directory"),

@@ -108,6 +108,25 @@ def test_datasets_are_described_scored_and_merged(capsys):
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (["--random", "3", "--expert", "3"], "must differ: got 3 for both"),
+        (["--expert", "1"], "must differ: got 1 for both"),
+        ([], "use --random, --expert"),
+    ],
+)
+def test_scores_that_describe_nothing_are_rejected(capsys, scores, message):
+    write(Path("set"), random_steps(10, 0), [10], score_random=1.0)
+    before = Path("set/manifest.json").read_bytes()
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main.main(["dataset", "score", "set", *scores])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert Path("set/manifest.json").read_bytes() == before
+
+
+@pytest.mark.usefixtures("here")
 def test_a_file_of_d4rl_is_converted(capsys):
     h5py = pytest.importorskip("h5py", reason="needs the extra minari")
     with h5py.File("walk.hdf5", "w") as data:

@@ -7,6 +7,7 @@ import pytest
 
 import jaxsrl.cli.main
 from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.models.store import ModelStore
 from jaxsrl.runs.inspect import short_path
 
@@ -106,6 +107,12 @@ def test_inspect_shows_the_model_that_a_query_finds(capsys, run):
     found = inspected(capsys, run.with_name("run@best"))
     assert (found["update"], found["checkpoint"], found["health"]["newest_good"]) == (4, str(run / "models" / "4"), 7)
     assert inspected(capsys, run.with_name("run@3"))["checkpoint"] == str(run / "checkpoints" / "3")
+
+
+def test_the_best_evaluation_is_of_the_last_stage(capsys, run):
+    for update, stage, mean in ((3, 0, 90.0), (5, 1, 20.0), (7, 1, 10.0)):
+        append_evaluation(run, Evaluation(update, 0, 0, "greedy", mean, 0.0, mean, mean, 1.0, 1, 0, 0.1, stage))
+    assert inspected(capsys, run)["health"]["best_evaluation"]["update"] == 5
 
 
 def test_inspect_tables_have_all_sections(capsys, run):

@@ -106,6 +106,12 @@ def test_runs_sorts_unknown_values_last(capsys, runs):
     assert listed(capsys, runs, "--state", "stopped", "crashed", "--sort", "state")[0]["name"] == "sweep/died"
 
 
+@pytest.mark.parametrize("by", ["env", "agent"])
+def test_runs_sorts_a_run_without_a_configuration_last(capsys, runs, by):
+    (runs / "begun" / "config.json").write_text("{}")
+    assert [run["name"] for run in listed(capsys, runs, "--sort", by)] == ["done", "halted", "sweep/died", "begun"]
+
+
 def test_runs_handles_one_run_and_empty_directory(capsys, runs, tmp_path):
     (one,) = listed(capsys, runs / "done")
     assert one["name"] == "done"

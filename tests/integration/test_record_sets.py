@@ -1,5 +1,6 @@
 """`jaxsrl record-sets`: levels of skill by hand, and the sets of a short run."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import jaxsrl.cli.main
 from envpool_bridge.errors import UserError
 from jaxsrl.datasets.dataset import find_damage, open_dataset
 from jaxsrl.datasets.writer import leaf_arrays
@@ -27,6 +29,36 @@ def test_expert_is_the_best_and_medium_the_first_past_a_third():
     for none in ([], [evaluation(0, 19.0)], [evaluation(0, 90.0, "sample")]):
         with pytest.raises(UserError, match="above the return of random actions, 20.0"):
             choose_levels(none, 20.0)
+
+
+def test_levels_are_of_the_last_stage_of_a_curriculum():
+    stages = [(0, 90.0), (1, 5.0), (1, 15.0), (1, 30.0)]
+    evaluations = [
+        dataclasses.replace(evaluation(number, mean), stage=stage) for number, (stage, mean) in enumerate(stages)
+    ]
+    levels = choose_levels(evaluations, random_return=0.0)
+    assert (levels.expert.update, levels.medium.update) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--evaluations 0", "expected at least one version to evaluate: got --evaluations 0"),
+        ("--eval.every 100", "expected no --eval.every, which this command sets for each run: use --evaluations"),
+        ("--checkpoint.keep-every=9", "expected no --checkpoint.keep-every, which"),
+        ("--run.name x", "expected no --run.name, which this command sets for each run: use --out"),
+        ("--run.directory x", "expected no --run.directory, which"),
+        ("--run.record x", "expected no --run.record, which"),
+        ("--eval.mode sample", "expected --eval.mode greedy or both, got sample"),
+    ],
+)
+def test_invalid_flags_are_rejected_before_training(capsys, tmp_path, monkeypatch, flags, message):
+    monkeypatch.setattr(subprocess, "run", lambda *args, **settings: pytest.fail("a run was started"))
+    with pytest.raises(SystemExit) as ended:
+        jaxsrl.cli.main.main(["record-sets", "dqn_cartpole", "--out", str(tmp_path / "sets"), *flags.split()])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "sets").exists()
 
 
 def test_bad_sizes_are_rejected():

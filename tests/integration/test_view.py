@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -162,6 +163,8 @@ def test_view_rejects_requests_from_other_sites(url, changes):
         (b'{"run": "first", "action": "stop", "name": "", "value": "x"}', 400),
         (b"[]", 400),
         (b"no json", 400),
+        (b"[" * 4000, 400),
+        (b'{"run": "first", "action": "set", "name": "x", "value": 1%s}' % (b"0" * 400), 400),
         (b" " * 5000, 413),
     ],
 )
@@ -214,6 +217,22 @@ def test_view_lists_runs_with_state(url, runs):
     assert (first["state"], first["update"], first["num_updates"]) == ("finished", 20, 20)
     assert (first["env"], first["agent"], first["seed"]) == ("CartPole-v1", "ppo", 0)
     assert first["last_return"] == first["best_return"] == 20.0
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "evaluations.jsonl"])
+def test_an_unreadable_run_does_not_hide_the_others(url, runs, file):
+    broken = make_run(runs / "broken")
+    (broken / file).unlink(missing_ok=True)
+    (broken / file).mkdir()  # unreadable for root, too
+    try:
+        problems = {run["name"]: run["problem"] for run in ask_json(url, "api/runs")["runs"]}
+        records = ask_json(url, "api/records?run=broken@&run=first@")
+    finally:
+        shutil.rmtree(broken)
+    assert (problems["first"], list(problems)) == ("", ["broken", "first", "group/second"])
+    assert (file in problems["broken"]) == (file == "metrics.jsonl")
+    assert file in records["broken"]["problem"]
+    assert records["first"]["columns"]["update"]
 
 
 def test_records_come_once_and_new_ones_after_them(url, runs):

@@ -43,11 +43,13 @@ class Arena:
         from agents.api import Mode
         from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena, rate
-        from jaxsrl.plots.draw_payoffs import draw_payoffs
 
-        for file in (self.out, self.plot):
-            if file is not None and not file.parent.is_dir():
-                raise UserError(f"expected a file in an existing directory: got {file}")
+        if self.out is not None and not self.out.parent.is_dir():
+            raise UserError(f"expected a file in an existing directory: got {self.out}")
+        if self.plot is not None:
+            from jaxsrl.plots.style import validate_out
+
+            validate_out(self.plot)
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         config = ArenaConfig(self.games, self.seed, mode, self.first_side)
 
@@ -58,6 +60,8 @@ class Arena:
         if self.out is not None:
             write_json(self.out, payoffs.to_json())
         if self.plot is not None:
+            from jaxsrl.plots.draw_payoffs import draw_payoffs
+
             draw_payoffs(payoffs.names, payoffs.share, self.plot)
         if self.json:
             print(json.dumps(payoffs.to_json()))  # noqa: T201

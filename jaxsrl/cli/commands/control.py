@@ -59,7 +59,9 @@ def parse_request(action: str, assignment: str) -> Request:
     except ValueError:
         value = None
     if not name or not separator or value is None:
-        raise UserError(f"set expects NAME=VALUE with a number, for example learning_rate=1e-4: got {assignment!r}")
+        raise UserError(
+            f"set expects NAME=VALUE with a number, for example learning_rate_factor=0.5: got {assignment!r}"
+        )
     return Request(action, name, value)
 
 

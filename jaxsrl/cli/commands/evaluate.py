@@ -21,7 +21,8 @@ class Evaluate:
     """Play whole episodes with the parameters of a run or a checkpoint.
 
     Attributes:
-        path: run directory (its newest good checkpoint is used) or checkpoint directory.
+        path: run directory (its newest good checkpoint is used) or checkpoint directory. Greedy episodes with the newest checkpoint
+            of a run directory replace its eval.json; other episodes do not.
         episodes: number of episodes.
         json: print one JSON object instead of a table.
         stochastic: sample actions instead of taking the most likely one.
@@ -36,7 +37,7 @@ class Evaluate:
         opponent: of a board game of suite pgx: plays `episodes` games against "random", "uct:SIMULATIONS", or another run.
         agent_options: NAME=VALUE of options of the algorithm that replace those of the run, for example
             gumbel.num-simulations=200 of a search. They are not those of the opponent or of policies with an algorithm of
-            their own. The result is not written into the run's eval.json.
+            their own. Then eval.json stays as it is.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
@@ -57,12 +58,13 @@ class Evaluate:
 
     def run(self) -> int:
         """Plays episodes; the exit status is 1 if the given checkpoint is damaged."""
+        self._validate()
         if self.all:
             return self._run_all()
-        if self.out is not None:
-            raise UserError("--out draws a curve over checkpoints: give --all too")
+        from jaxsrl.checkpoints.manifest import CorruptCheckpointError, read_manifest
         from jaxsrl.checkpoints.run_directory import write_json
-        from jaxsrl.checkpoints.store import CorruptCheckpointError
+        from jaxsrl.config.run_config import RunConfig
+        from jaxsrl.config.serialization import from_json
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import load_agent
 
@@ -78,15 +80,36 @@ class Evaluate:
         if self.opponent:
             return self._run_games(loaded)
         record = None if self.video is None else self._recorder(loaded, self.video)
-        settings = self._settings()
-        report = evaluate(loaded.agent, loaded.params, loaded.source, **settings)
+        config = from_json(RunConfig, read_manifest(loaded.checkpoint)["metadata"]["experiment"]["run"])
+        report = evaluate(loaded.agent, loaded.params, loaded.source, **self._settings()).of_agents(config.eval.agents)
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
         if record is not None:
             result |= record()
-        if loaded.run_directory is not None and not self.agent_options:
-            write_json(loaded.run_directory / "eval.json", result)
+        if self._is_of_run(loaded):
+            write_json(self.path / "eval.json", result)
         print_tables(result, self.json, f"evaluation of {self.path}")
         return 0
+
+    def _validate(self) -> None:
+        """Rejects combinations of flags of which one would have no effect.
+
+        Raises:
+            UserError: there is such a combination.
+        """
+        if self.out is not None and not self.all:
+            raise UserError("--out draws a curve over checkpoints: give --all too")
+        for flag, is_given in (("--video shows", self.video is not None), ("--opponent plays", self.opponent != "")):
+            if self.all and is_given:
+                raise UserError(f"{flag} one checkpoint: omit --all, or give the checkpoint's directory")
+        if self.opponent and self.video is not None:
+            raise UserError(
+                f"games against an opponent are not recorded: expected no --video, got {self.video}; omit one"
+            )
+
+    def _is_of_run(self, loaded: "LoadedAgent") -> bool:
+        """Returns whether the episodes are those that a run ends with: greedy, with its newest checkpoint as it is."""
+        is_newest = loaded.run_directory == self.path and not loaded.problems
+        return is_newest and not (self.stochastic or self.agent_options or loaded.mismatches)
 
     def _recorder(self, loaded: "LoadedAgent", path: Path) -> Callable[[], dict[str, Any]]:
         """Returns a function that records episodes, and predictions of agents that offer them; it returns the files.
@@ -144,8 +167,6 @@ class Evaluate:
 
     def _run_all(self) -> int:
         """Plays episodes with every checkpoint."""
-        if self.video is not None:
-            raise UserError("--video shows one checkpoint: omit --all, or give the checkpoint's directory")
         from jaxsrl.evaluation.all_checkpoints import evaluate_checkpoints
         from jaxsrl.evaluation.plot import draw_evaluations
         from jaxsrl.plots.style import validate_out

@@ -49,6 +49,7 @@ class ShowPlan:
 
     def run(self) -> int:
         """Prints the plan."""
+        self._validate()
         from jaxsrl.cli.plan_table import print_plan
         from jaxsrl.experiment import load_experiment
         from jaxsrl.planner.plan_experiment import plan_experiment
@@ -68,6 +69,19 @@ class ShowPlan:
         else:
             print_plan(planned)
         return 0
+
+    def _validate(self) -> None:
+        """Rejects flags without an effect.
+
+        Raises:
+            UserError: there are such flags.
+        """
+        names = ("calibrate", "check", "calibration", "network")
+        given = [f"--{name}" for name in names if getattr(self, name) != getattr(ShowPlan, name)]
+        if given and not self.simulate:
+            raise UserError(f"only a simulation uses {', '.join(given)}: use --simulate too, or omit it")
+        if self.out is not None and self.simulate:
+            raise UserError(f"a simulation draws no plan: expected no --out, got {self.out}; omit it, or --simulate")
 
     def _simulate(self, experiment: "Experiment", stem: str) -> int:
         from jaxsrl.planner.predict import Cluster

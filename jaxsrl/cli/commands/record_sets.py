@@ -5,8 +5,18 @@ from pathlib import Path
 
 import tyro
 
+from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.terminal.tables import print_tables
+
+_OWNED = {
+    "run.directory": "use --out",
+    "run.name": "use --out",
+    "run.record": "use --out",
+    "run.eval.every": "use --evaluations",
+    "run.checkpoint.keep_every": "use --evaluations",
+}
+"""Options that the command sets, and what to do in place of giving them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +53,17 @@ class RecordSets:
         from jaxsrl.evaluation.standard_sets import TRAINING, SetsConfig, make_sets
         from jaxsrl.experiment import load_experiment
         from jaxsrl.machine.bound_command import bound_command
+        from jaxsrl.tune.managed_runs import validate_flags
 
+        if self.evaluations < 1:
+            raise UserError(f"expected at least one version to evaluate: got --evaluations {self.evaluations}")
+        validate_flags(_OWNED, self.flags)
         config = SetsConfig(self.env_steps, self.stochastic, self.seed)
         path = find_experiment(self.experiment)
-        every = str(max(1, load_experiment(path, self.flags).run.total_env_steps // self.evaluations))
+        run = load_experiment(path, self.flags).run
+        if run.eval.mode == "sample":
+            raise UserError("the sets need greedy evaluations: expected --eval.mode greedy or both, got sample")
+        every = str(max(1, run.total_env_steps // self.evaluations))
         own = {
             "--run.directory": str(self.out),
             "--run.name": "run",

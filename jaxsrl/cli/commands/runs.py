@@ -47,6 +47,7 @@ def _order(row: dict[str, Any], by: SortBy) -> tuple[bool, Any, str]:
     """Returns a sort key with unknown values last and equal values by name."""
     columns = {"age": "age_seconds", "best": "best_return", "last": "last_return"}
     value = row[columns.get(by, by)]
+    value = None if value == "" else value
     largest_first = by in ("best", "last", "progress")
     return value is None, -value if largest_first and value is not None else value or 0.0, row["name"]
 

@@ -72,13 +72,16 @@ def _names(shared_memory: Path, proc: Path, clean: bool) -> Iterator[Leftover]:
 
 
 def _processes(proc: Path, clean: bool) -> Iterator[Leftover]:
-    """Yields servers of workers whose parent is gone: their parent is now process 1."""
+    """Yields servers of workers, and workers, whose parent is gone: their parent is now process 1."""
     for path in sorted(proc.glob("[0-9]*")):
         try:
-            command, status = (path / "cmdline").read_bytes(), (path / "stat").read_text()
+            command, status = (path / "cmdline").read_bytes(), (path / "stat").read_bytes()
         except OSError:
             continue  # ended meanwhile
-        if _WORKER not in command or int(status.rpartition(")")[2].split()[1]) != 1:
+        parent = status.rpartition(b")")[2].split()[1]
+        # The last argument is the process that started the server. In a container, that may be process 1 itself.
+        starter = command.rstrip(b"\0").rpartition(b"\0")[2]
+        if _WORKER not in command or parent != b"1" or parent == starter:
             continue
         if clean:
             with contextlib.suppress(ProcessLookupError):

@@ -63,8 +63,9 @@ export function runPage(store, name, asked) {
     say(about, [run.env, run.agent, run.plan, seed].filter(Boolean).join("  ·  "));
     control.update(run);
     fillTiles(tiles, run, store.recordsOf(name));
-    const { numDamaged, stride } = store.recordsOf(name);
+    const { numDamaged, problem, stride } = store.recordsOf(name);
     const told = [
+      problem,
       numDamaged &&
         `${numDamaged} line${numDamaged > 1 ? "s" : ""} of metrics.jsonl could not be read (torn by a crash, say)`,
       stride > 1 && `a long run: every ${stride}th record is shown`,

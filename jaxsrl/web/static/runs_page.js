@@ -55,7 +55,7 @@ export function progressBar(share) {
 }
 
 export function stateMark(run) {
-  return h("span", { class: `state ${run.state}`, text: run.state });
+  return h("span", { class: `state ${run.state}`, text: run.problem ? `${run.state}, unreadable` : run.state });
 }
 
 export function runsPage(store) {

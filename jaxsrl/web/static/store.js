@@ -15,6 +15,7 @@ class Records {
     this.resumedAt = [];
     this.stride = 1;
     this.numDamaged = 0;
+    this.problem = "";
     this.version = 0;
   }
 
@@ -23,6 +24,8 @@ class Records {
   }
 
   take(answer) {
+    this.problem = answer.problem ?? "";
+    if (this.problem) return;
     const added = answer.columns.update?.length ?? 0;
     if (answer.restart) this.columns = answer.columns;
     else if (added) this.#append(answer.columns, added);

@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.metrics.live_state import CURVE_POINTS, initial_state, seconds_left, with_record
 from tests.support.metric_records import facts, record
 
@@ -53,6 +54,16 @@ def test_the_best_mean_return_stays_when_the_newest_is_worse():
     values = [1.0, 5.0, 3.0]
     state = after(initial_state(facts()), *(record(n, **{"episode/return_mean": v}) for n, v in enumerate(values, 1)))
     assert (state.best_return, state.curve) == (5.0, (1.0, 5.0, 3.0))
+
+
+def test_the_best_evaluation_is_of_the_last_stage():
+    stages = [(3, 0, 90.0), (5, 1, 20.0), (7, 1, 10.0)]
+    evaluations = [
+        Evaluation(update, 0, 0, "greedy", mean, 0.0, mean, mean, 1.0, 1, 0, 0.1, stage)
+        for update, stage, mean in stages
+    ]
+    best = initial_state(facts(), evaluations=evaluations).best_evaluation
+    assert best == evaluations[1]
 
 
 def test_the_curve_is_recent_and_the_best_is_not():

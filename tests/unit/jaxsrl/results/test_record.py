@@ -51,6 +51,13 @@ def test_make_result_joins_the_commits_of_a_resumed_run(tmp_path):
     assert result.hardware["cpu"] == "B"
 
 
+def test_the_command_is_that_of_the_newest_process_with_one(tmp_path):
+    newer = "jaxsrl train ppo --env.id Hopper-v5 --run.seed 1 --agent.num-epochs 4"
+    commands = (PROVENANCE["command"], newer, "")
+    run = save_finished_run(tmp_path / "run", [{**PROVENANCE, "command": command} for command in commands])
+    assert make_result(run).command == newer
+
+
 def test_task_with_a_slash_is_one_folder(tmp_path):
     run = save_finished_run(tmp_path / "run", env_id="ALE/Pong-v5")
     assert write_result(make_result(run, "standard"), tmp_path).relative_to(tmp_path).as_posix() == (
@@ -81,6 +88,16 @@ def test_make_result_rejects_an_incomplete_run(tmp_path, change, problem):
 def test_make_result_rejects_sampled_evaluation(tmp_path):
     with pytest.raises(UserError, match="sampled actions"):
         make_result(save_finished_run(tmp_path / "run", greedy=False))
+
+
+def test_make_result_rejects_an_older_version(tmp_path):
+    run = save_finished_run(tmp_path / "run")
+    evaluation = json.loads((run / "eval.json").read_text())
+    (run / "eval.json").write_text(json.dumps({**evaluation, "update": 10}))
+    make_result(run)
+    (run / "eval.json").write_text(json.dumps({**evaluation, "update": 9}))
+    with pytest.raises(UserError, match=r"is of update 9: expected the last one, 10; run `jaxsrl evaluate"):
+        make_result(run)
 
 
 @pytest.mark.parametrize("preset", ["", "a/b", "a-b"])

@@ -94,6 +94,19 @@ def test_a_worker_without_its_main_process_is_found(machine):
     assert found_on(machine, clean=True) == [Leftover("process", str(number), removed=True)]
 
 
+def test_workers_of_a_run_that_is_process_1_are_left_alone(machine):
+    for name, parent, starter in (
+        ("20", 1, 1),
+        ("21", 20, 1),
+        ("22", 1, 12),
+    ):  # a live run's server, its worker, an orphan
+        (machine / "proc" / name).mkdir()
+        command = f"python\0-c\0from envpool_bridge.supervisor.forkserver\0[]\0005\0{starter}\0"
+        (machine / "proc" / name / "cmdline").write_bytes(command.encode())
+        (machine / "proc" / name / "stat").write_text(f"{name} (python) S {parent} 1 1")
+    assert found_on(machine) == [Leftover("process", "22")]
+
+
 def test_clean_removes_partial_checkpoints_of_dead_runs(machine):
     for name in ("dead", "alive"):
         (machine / "runs" / name / "checkpoints" / ".12.tmp").mkdir(parents=True)
