@@ -11,7 +11,7 @@ from agents.api import Mode
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
-from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.evaluation.load_agent import counted_agents, load_agent
 from jaxsrl.plots.bootstrap import bootstrap_mean
 from jaxsrl.runs.summary import checkpoint_steps
 
@@ -81,6 +81,6 @@ def evaluate_checkpoints(
             yield f"{path}: {loaded.mismatches}"
         report = evaluate(
             loaded.agent, loaded.params, loaded.source, episodes=episodes, seed=seed, mode=mode, max_rows=max_rows
-        )
+        ).of_agents(counted_agents(metadata))
         low, high = bootstrap_mean(np.array(report.returns)[:, None])
         yield CheckpointEvaluation(step, int(metadata.get("env_steps", 0)), report, float(low[0]), float(high[0]))

@@ -24,6 +24,7 @@ from jaxsrl.config.files import nest_options, with_file_options
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.evaluate import ALL_AGENTS
 from jaxsrl.evaluation.while_training import at_last_stage
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.population.imitation import ImitationConfig, imitating_agent
@@ -189,3 +190,9 @@ def rebuild(
     agent = imitating_agent(agent, imitation, spec, load_policy=None)
     agent = with_level_replay(agent, dataclasses.replace(spec, levels=levels), run.level_replay, run.num_envs)
     return agent, at_last_stage(source, run.curriculum)
+
+
+def counted_agents(metadata: Mapping[str, Any]) -> str:
+    """Returns the pattern of the agents whose return counts in a saved run (`--eval.agents`), from a checkpoint's metadata."""
+    run = metadata.get("experiment", {}).get("run", {})
+    return run.get("eval", {}).get("agents", ALL_AGENTS)

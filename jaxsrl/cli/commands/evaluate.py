@@ -63,10 +63,8 @@ class Evaluate:
             return self._run_all()
         from jaxsrl.checkpoints.manifest import CorruptCheckpointError, read_manifest
         from jaxsrl.checkpoints.run_directory import write_json
-        from jaxsrl.config.run_config import RunConfig
-        from jaxsrl.config.serialization import from_json
         from jaxsrl.evaluation.evaluate import evaluate
-        from jaxsrl.evaluation.load_agent import load_agent
+        from jaxsrl.evaluation.load_agent import counted_agents, load_agent
 
         try:
             loaded = load_agent(self.path, **self._loading())
@@ -80,8 +78,8 @@ class Evaluate:
         if self.opponent:
             return self._run_games(loaded)
         record = None if self.video is None else self._recorder(loaded, self.video)
-        config = from_json(RunConfig, read_manifest(loaded.checkpoint)["metadata"]["experiment"]["run"])
-        report = evaluate(loaded.agent, loaded.params, loaded.source, **self._settings()).of_agents(config.eval.agents)
+        agents = counted_agents(read_manifest(loaded.checkpoint)["metadata"])
+        report = evaluate(loaded.agent, loaded.params, loaded.source, **self._settings()).of_agents(agents)
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
         if record is not None:
             result |= record()

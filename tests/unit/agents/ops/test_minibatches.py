@@ -10,7 +10,7 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ops.minibatches import shuffled_minibatches, shuffled_row_minibatches, take_rows
-from agents.ppg import PPGConfig
+from agents.ppg import PPGConfig, make_ppg
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from jaxsrl.learner.mesh import LearnerMesh
@@ -47,8 +47,8 @@ def test_minibatch_errors_name_the_other_axis():
     with pytest.raises(UserError, match=r"rows \(num_envs\): got 3 and 8; .*; minibatch_axis='time' cuts"):
         shuffled_row_minibatches(jax.random.key(0), 8, 1, 3)
     with pytest.raises(UserError, match="num_envs"):
-        PPGConfig(num_rows=12, minibatch_axis="rows")
-    PPGConfig(rollout_length=16, num_minibatches=32, minibatch_axis="rows")
+        make_ppg(PPGConfig(num_rows=12, minibatch_axis="rows"), SPEC, NETWORK)
+    make_ppg(PPGConfig(rollout_length=16, num_minibatches=32, minibatch_axis="rows"), SPEC, NETWORK)
 
 
 def test_ppo_minibatches_of_rows_do_not_depend_on_devices():

@@ -124,7 +124,7 @@ def test_closed_process_gets_no_signal(program):
     process.close()
     os.dup2(other := os.pidfd_open(program.pid), place)  # as if the descriptor was reused for another process
     process.kill("it did not read")
-    process.send((0, "a reset"), "a reset")
+    process.send((0, "a reset"), "a reset", list)
     os.close(place)
     os.close(other)
     theirs.close()
