@@ -309,12 +309,12 @@ class EnvPool:
         """Publishes the actions that were written at `position(lane)` to the environments."""
         self._post(lane, LaneCommand.STEP)
 
-    def post_reset(self, lane: int, requests: Sequence[GymnasiumReset]) -> None:
-        """Makes the step at `position(lane)` a reset of the lane's rows; one request for each part."""
-        self._post(lane, LaneCommand.RESET)
-        # After the post: a worker reads its connection only for this step, and a large request fills the socket.
-        for part, request in zip(self.shape.parts_of_lane(lane), requests, strict=True):
-            self._workers.send_reset(self.shape.worker_of_part(part), part, request)
+    def post_resets(self, requests: Sequence[GymnasiumReset]) -> None:
+        """Makes the next step of every lane, which must be ready, a reset; one request for each part, in row order."""
+        for lane in range(self.shape.num_lanes):  # first: a worker reads its connection only for a posted reset
+            self._post(lane, LaneCommand.RESET)
+        for worker in range(self.shape.num_workers):  # one message each: a worker does not read during a reset
+            self._workers.send_resets(worker, {part: requests[part] for part in self.shape.parts_of_worker(worker)})
 
     def infos(self, lane: int) -> list[dict[str, object]]:
         """Returns the infos of the lane's newest observation, one for each row. The lane must be ready; raises as `wait_ready`."""

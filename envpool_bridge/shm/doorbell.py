@@ -16,7 +16,8 @@ T = TypeVar("T")
 # a microsecond, and one to a process that acts and sleeps again about ten.
 _TAKEN_SECONDS = 200e-6
 _REST_SECONDS = 0.1
-_MAX_POLL_MILLISECONDS = 1e9  # poll takes a 32-bit integer
+MAX_POLL_MILLISECONDS = 1e9
+"""Longest wait of `select.poll`, which takes a 32-bit integer."""
 
 
 class Doorbell:
@@ -96,7 +97,7 @@ class Waiter:
                     return answer
             left = timeout_seconds
             while left > 0:
-                for descriptor, _ in self._poll.poll(min(max(1.0, left * 1e3), _MAX_POLL_MILLISECONDS)):
+                for descriptor, _ in self._poll.poll(min(max(1.0, left * 1e3), MAX_POLL_MILLISECONDS)):
                     if descriptor == self._descriptor:
                         self._doorbell.clear()
                     elif woken is not None:

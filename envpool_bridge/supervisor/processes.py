@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -16,7 +16,7 @@ import cloudpickle
 from envpool_bridge.envs.function_name import function_name
 from envpool_bridge.envs.protocol import EnvSource, ResetRequest
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
-from envpool_bridge.shm.doorbell import Doorbell
+from envpool_bridge.shm.doorbell import MAX_POLL_MILLISECONDS, Doorbell
 from envpool_bridge.supervisor.channel import WorkerChannel
 from envpool_bridge.supervisor.exit_status import CgroupMemory, ExitContext, describe_exit, resident_bytes
 from envpool_bridge.supervisor.forkserver import ForkServer
@@ -98,7 +98,7 @@ class _Process:
         poll.register(self.connection.descriptor, select.POLLIN)
         while True:
             left = max(0.0, deadline - time.monotonic())
-            ready = [descriptor for descriptor, _ in poll.poll(left * 1e3)]
+            ready = [descriptor for descriptor, _ in poll.poll(min(left * 1e3, MAX_POLL_MILLISECONDS))]
             if self.pidfd in ready or not left:
                 return self.pidfd in ready
             if ready:
@@ -195,11 +195,11 @@ class WorkerProcesses:
         process = self._processes[worker]
         return -1 if process is None else process.pidfd
 
-    def send_reset(self, worker: int, part: int, request: ResetRequest) -> None:
-        """Sends the reset request of a posted RESET step of `part`."""
+    def send_resets(self, worker: int, requests: Mapping[int, ResetRequest]) -> None:
+        """Sends the requests of posted RESET steps of a worker's parts, by part."""
         process = self._processes[worker]
         if process is not None:
-            process.send((part, request), "a reset", self.receive)
+            process.send(requests, "a reset", self.receive)
 
     def ring_all(self) -> None:
         """Wakes every worker."""

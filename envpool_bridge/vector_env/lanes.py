@@ -65,9 +65,8 @@ class Lanes:
         """
         shape = self._pool.shape
         self.wait()
+        self._pool.post_resets([make_request(shape.part_rows(part)) for part in range(shape.num_parts)])
         for lane in self.all:
-            parts = shape.parts_of_lane(lane)
-            self._pool.post_reset(lane, [make_request(shape.part_rows(part)) for part in parts])
             self._release_slots(lane)
 
     def act(self, lane: int, actions: Tree) -> None:

@@ -334,6 +334,5 @@ class Worker:
 
     def _receive_reset(self, part: int) -> ResetRequest:
         while part not in self._pending_resets:
-            wanted, request = self._connection.recv()
-            self._pending_resets[wanted] = request
+            self._pending_resets |= self._connection.recv()
         return self._pending_resets.pop(part)

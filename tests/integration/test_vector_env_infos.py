@@ -5,6 +5,7 @@ import enum
 import os
 import select
 import signal
+import time
 from collections import namedtuple
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import WaitTimeoutError
+from envpool_bridge.supervisor import processes
 from envpool_bridge.vector_env import PoolVectorEnv
 from tests.integration.test_vector_env import poll_until
 
@@ -149,6 +151,25 @@ def test_requests_and_infos_larger_than_a_socket_both_arrive():
     options = {"map": np.arange(200_000)}
     try:
         np.testing.assert_array_equal(env.reset(options=options)[1]["map"], [options["map"]] * 3)
+    finally:
+        env.close()
+
+
+class StartsSlowly(Echo):
+    """Takes long for a reset."""
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(0.5)
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.slow
+def test_large_requests_do_not_wait_for_slow_lanes(monkeypatch):
+    monkeypatch.setattr(processes, "_SEND_SECONDS", 0.2)
+    env = PoolVectorEnv(StartsSlowly, 2, num_workers=1, lanes_per_worker=2)
+    options = {"map": np.arange(200_000)}
+    try:
+        np.testing.assert_array_equal(env.reset(options=options)[1]["map"], [options["map"]] * 2)
     finally:
         env.close()
 

@@ -1,6 +1,7 @@
 """PoolVectorEnv takes the place of AsyncVectorEnv: arguments, autoreset modes, calls, attributes, errors, spaces, wrappers."""
 
 import gc
+import math
 import multiprocessing
 import os
 import weakref
@@ -332,6 +333,23 @@ def test_waits_time_out_and_can_be_resumed(make):
     with pytest.raises(multiprocessing.TimeoutError):
         env.step_wait(timeout=0.05)
     assert env.step_wait()[1].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timeout", [math.inf, 1e9])
+def test_long_waits_end_with_the_workers(make, timeout):
+    class ClosesLate(Counter):
+        def close(self):
+            import time
+
+            time.sleep(0.3)
+
+    env = make(ClosesLate, 2, num_workers=2, timeout_seconds=timeout)
+    env.reset_async()
+    assert env.reset_wait(timeout)[0].shape == (2, 2)
+    env.send(np.ones(2, int))
+    assert env.recv()[1].tolist() == [1.0, 1.0]
+    env.close(timeout=timeout)
 
 
 def test_a_lost_vector_env_ends_its_workers():

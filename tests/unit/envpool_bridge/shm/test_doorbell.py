@@ -111,7 +111,7 @@ def test_a_wait_may_be_longer_than_one_poll(bell, seconds):
 
 
 def test_a_wait_ends_at_its_deadline_after_several_polls(bell, monkeypatch):
-    monkeypatch.setattr(doorbell, "_MAX_POLL_MILLISECONDS", 20.0)
+    monkeypatch.setattr(doorbell, "MAX_POLL_MILLISECONDS", 20.0)
     looks, start = [], time.monotonic()
     assert not Waiter(bell).wait(lambda: looks.append(1), 0.1)
     assert time.monotonic() - start >= 0.1
