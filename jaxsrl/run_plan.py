@@ -47,6 +47,7 @@ from jaxsrl.training.keep_models import KeepModels
 from jaxsrl.training.offline_trainable import OfflineTrainable
 from jaxsrl.training.preflight import (
     check_curriculum,
+    check_inference,
     check_levels,
     check_run,
     check_supervision,
@@ -146,6 +147,7 @@ def check_options(config: RunConfig, plan: Plan, agent: AnyAgent, source: EnvSou
     check_dataset(config, plan, agent, spec)
     check_recording(config, plan)
     check_supervision(config, plan)
+    check_inference(config, plan)
     check_levels(config, plan, agent, spec)
     check_curriculum(config, plan, source, spec)
 

@@ -60,7 +60,7 @@ class InferenceConfig:
         batching: "lane" makes one call of fixed shape for each lane, which is bit-for-bit deterministic. "merged" combines the
             lanes that are ready (SEED RL's dynamic batching).
         platform: "auto" acts on the devices of jax's default platform. "cpu" acts on the CPU while an accelerator learns, and
-            makes inference servers of a cluster use processors.
+            makes inference servers of a cluster use processors. Not for plan `device_only`.
         num_devices: devices that only act. Used by plan `decoupled`.
         num_servers: batched inference servers that share the environments. Used by plan `decoupled`.
     """

@@ -1,7 +1,7 @@
 """Evaluation of every checkpoint of a run."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from agents.api import Mode
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
-from jaxsrl.evaluation.load_agent import counted_agents, load_agent
+from jaxsrl.evaluation.load_agent import LoadedAgent, counted_agents
 from jaxsrl.plots.bootstrap import bootstrap_mean
 from jaxsrl.runs.summary import checkpoint_steps
 
@@ -26,6 +26,7 @@ class CheckpointEvaluation:
         report: results of the episodes.
         low: lower end of the 95 % bootstrap interval of the mean return, over episodes.
         high: upper end.
+        env_kwargs: arguments of the environments that replace those of training.
     """
 
     update: int
@@ -33,6 +34,7 @@ class CheckpointEvaluation:
     report: EvaluationReport
     low: float
     high: float
+    env_kwargs: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON data of `jaxsrl evaluate --all --json`."""
@@ -47,22 +49,28 @@ class CheckpointEvaluation:
 
 def evaluate_checkpoints(
     run: Path,
+    load: Callable[[Path], LoadedAgent],
     *,
     episodes: int,
     seed: int,
     mode: Mode,
     max_rows: int,
-    partial: bool = False,
-    trust_env: bool = False,
-    agent_options: Mapping[str, Any] | None = None,
 ) -> Iterator[CheckpointEvaluation | str]:
-    """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate` and `load_agent`.
+    """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate`.
+
+    Args:
+        run: run directory.
+        load: loads a checkpoint directory, such as `load_agent`.
+        episodes: number of episodes of each.
+        seed: of environments and actions.
+        mode: greedy or sampled actions.
+        max_rows: environments in parallel.
 
     Yields:
         Each evaluation when it is done; or a line that says why a checkpoint is skipped.
 
     Raises:
-        UserError: the run has no checkpoints; or see `load_agent` and `evaluate`.
+        UserError: the run has no checkpoints; or see `load` and `evaluate`.
     """
     steps = checkpoint_steps(run)
     if not steps:
@@ -73,7 +81,7 @@ def evaluate_checkpoints(
             if not (path / MANIFEST).is_file():
                 raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
             metadata = read_manifest(path)["metadata"]
-            loaded = load_agent(path, partial, trust_env=trust_env, agent_options=agent_options)
+            loaded = load(path)
         except CorruptCheckpointError as error:
             yield f"damaged checkpoint skipped: {error}"
             continue
@@ -83,4 +91,5 @@ def evaluate_checkpoints(
             loaded.agent, loaded.params, loaded.source, episodes=episodes, seed=seed, mode=mode, max_rows=max_rows
         ).of_agents(counted_agents(metadata))
         low, high = bootstrap_mean(np.array(report.returns)[:, None])
-        yield CheckpointEvaluation(step, int(metadata.get("env_steps", 0)), report, float(low[0]), float(high[0]))
+        env_steps = int(metadata.get("env_steps", 0))
+        yield CheckpointEvaluation(step, env_steps, report, float(low[0]), float(high[0]), loaded.env_kwargs)

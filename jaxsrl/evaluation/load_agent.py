@@ -25,7 +25,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import ALL_AGENTS
-from jaxsrl.evaluation.while_training import at_last_stage
+from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.population.imitation import ImitationConfig, imitating_agent
 from jaxsrl.population.policies import (
@@ -50,13 +50,14 @@ class LoadedAgent:
     Attributes:
         agent: agent made from the saved configuration.
         params: parameters of the checkpoint.
-        source: source of the training environments, at the last stage of a curriculum.
+        source: source of the environments, at the last stage of a curriculum.
         checkpoint: directory of the checkpoint.
         update: update of the checkpoint.
         run_directory: its run directory; None for a checkpoint that was copied elsewhere.
         problems: why newer checkpoints of the run were skipped.
         mismatches: arrays that did not match, as text; "" if all did.
         extra: `LearnerState.extra` of the agent.
+        env_kwargs: arguments of the environments that replace those of training.
     """
 
     agent: AnyAgent = dataclasses.field(repr=False)
@@ -68,6 +69,7 @@ class LoadedAgent:
     problems: tuple[str, ...] = ()
     mismatches: str = ""
     extra: Any = dataclasses.field(default=(), repr=False)
+    env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
 
 
 def load_agent(
@@ -76,6 +78,7 @@ def load_agent(
     env: EnvConfig | AnyEnv | None = None,
     trust_env: bool = False,
     agent_options: Mapping[str, Any] | None = None,
+    env_kwargs: str | None = "{}",
 ) -> LoadedAgent:
     """Loads the newest intact checkpoint of a run directory, or one checkpoint directory.
 
@@ -87,6 +90,8 @@ def load_agent(
         trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
         agent_options: options of the algorithm that replace those of the checkpoint, by dotted name, for example
             `{"gumbel.num_simulations": 200}` of a search; not of policies with an algorithm of their own.
+        env_kwargs: JSON object of arguments of the environments that replace those of training; None for those of the run's
+            evaluation (`--eval.env-kwargs`).
 
     Raises:
         UserError: the path is neither, the checkpoint's agent is not in the catalog, or it has no such option.
@@ -97,7 +102,8 @@ def load_agent(
     saved = read_saved_run(path)
     if env is None and not trust_env:
         _validate_needs_no_module(saved.metadata)
-    agent, source = rebuild(saved.metadata, env, agent_options=agent_options)
+    env_kwargs = evaluation_kwargs(saved.metadata) if env_kwargs is None else env_kwargs
+    agent, source = rebuild(saved.metadata, env, agent_options=agent_options, env_kwargs=env_kwargs)
     arrays, report = saved.arrays, ""
     if partial:
         arrays, mismatches = restore_matching(
@@ -109,9 +115,8 @@ def load_agent(
     if saved_policies(saved.metadata).self_play.slots or saved_levels(saved.metadata):
         agent, _ = rebuild(saved.metadata, env, learner_only=True, agent_options=agent_options)
         params, extra = params["learner"], extra["agent"]
-    return LoadedAgent(
-        agent, params, source, saved.checkpoint, update, saved.run_directory, saved.problems, report, extra
-    )
+    run, changes = saved.run_directory, json.loads(env_kwargs)
+    return LoadedAgent(agent, params, source, saved.checkpoint, update, run, saved.problems, report, extra, changes)
 
 
 def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
@@ -119,8 +124,9 @@ def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
     env = metadata.get("experiment", {}).get("env")
     env = env if isinstance(env, dict) else {}
     name, suite = str(env.get("id", "")), env.get("suite", "gymnasium")
+    arguments = [*_strings(env.get("kwargs")), *_strings(evaluation_kwargs(metadata))]
     if (
-        any(":" in text for text in [name, *_strings(env.get("kwargs"))])
+        any(":" in text for text in [name, *arguments])
         or name.startswith(_FOREIGN)
         or (suite == "pettingzoo" and not name.startswith(_PETTINGZOO))
     ):
@@ -146,6 +152,7 @@ def rebuild(
     env: EnvConfig | AnyEnv | None = None,
     learner_only: bool = False,
     agent_options: Mapping[str, Any] | None = None,
+    env_kwargs: str = "{}",
 ) -> tuple[AnyAgent, EnvSource]:
     """Returns the agent and the environments that a checkpoint's metadata describe.
 
@@ -154,6 +161,7 @@ def rebuild(
         env: replaces the environment of the metadata.
         learner_only: makes the agent of `params["learner"]`, without a pool of past selves and without levels.
         agent_options: replace options of the algorithm, by dotted name.
+        env_kwargs: replaces arguments of the environment.
 
     Raises:
         UserError: the agent is not in the catalog, the experiment had other parts than the usual ones, or its environment is
@@ -173,7 +181,8 @@ def rebuild(
             f"the environment of this checkpoint is made by the function {saved['env']}, which a checkpoint does not contain: "
             "pass it, jaxsrl.load_agent(path, env=function)"
         )
-    source = make_env(from_json(EnvConfig, saved["env"]) if env is None else env)
+    trained = from_json(EnvConfig, saved["env"]) if env is None else env
+    source = make_env(trained)
     run, config = from_json(RunConfig, saved["run"]), from_json(AGENTS[name].config, saved["agent"])
     if agent_options:
         options = nest_options({f"agent.{option}": value for option, value in agent_options.items()})
@@ -189,10 +198,19 @@ def rebuild(
     imitation = from_json(ImitationConfig, saved.get("imitation", {}))
     agent = imitating_agent(agent, imitation, spec, load_policy=None)
     agent = with_level_replay(agent, dataclasses.replace(spec, levels=levels), run.level_replay, run.num_envs)
-    return agent, at_last_stage(source, run.curriculum)
+    evaluated = dataclasses.replace(run, eval=dataclasses.replace(run.eval, env_kwargs=env_kwargs))
+    return agent, evaluation_source(evaluated, source, trained)
 
 
 def counted_agents(metadata: Mapping[str, Any]) -> str:
     """Returns the pattern of the agents whose return counts in a saved run (`--eval.agents`), from a checkpoint's metadata."""
-    run = metadata.get("experiment", {}).get("run", {})
-    return run.get("eval", {}).get("agents", ALL_AGENTS)
+    return _eval_options(metadata).get("agents", ALL_AGENTS)
+
+
+def evaluation_kwargs(metadata: Mapping[str, Any]) -> str:
+    """Returns the arguments of the environment in a saved run's evaluations (`--eval.env-kwargs`), a JSON object."""
+    return _eval_options(metadata).get("env_kwargs", "{}")
+
+
+def _eval_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return metadata.get("experiment", {}).get("run", {}).get("eval", {})

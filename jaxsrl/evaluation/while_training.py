@@ -243,8 +243,8 @@ def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSour
     """
     text = config.eval.env_kwargs
     try:
-        changes = json.loads(text)
-    except ValueError as error:
+        changes = {} | json.loads(text)
+    except (ValueError, TypeError) as error:
         raise UserError(f"eval.env_kwargs must be a JSON object: got {text!r} ({error})") from error
     if changes and not isinstance(env, EnvConfig):
         raise UserError(

@@ -26,7 +26,7 @@ class Result:
         algorithm: name of the algorithm.
         preset: name of its settings; by default that of the experiment.
         seed: seed of the run.
-        command: command that repeats the run, of its newest process that has one; "" if unknown.
+        command: command that repeats the run, of its newest training process that has one; "" if unknown.
         env_steps: trained env steps.
         seconds: time that the processes of the run trained.
         commit: commits of the code, with "-dirty" after changed ones; "" if unknown.

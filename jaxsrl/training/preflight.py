@@ -100,6 +100,19 @@ def check_supervision(config: RunConfig, plan: Plan) -> None:
         )
 
 
+def check_inference(config: RunConfig, plan: Plan) -> None:
+    """Rejects inference on the CPU where environments, acting and learning are one program.
+
+    Raises:
+        UserError: names plans that act on devices of their own.
+    """
+    if config.inference.platform == "cpu" and runs_on_device(plan):
+        raise UserError(
+            f"plan {plan.name}: inference.platform cpu is for plans whose inference is a program of its own: use --plan "
+            f"single_learner_fine, or --inference.platform auto"
+        )
+
+
 def check_levels(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
     """Rejects levels where the agent of another process or machine would choose them, and with stages of the run.
 

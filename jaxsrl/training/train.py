@@ -75,10 +75,11 @@ class TrainingLoop:
         setup, config, trainable = self._setup, self._setup.config, self._trainable
         first = trainable.restore_or_init(self._checkpoints.restore())
         setup.directory.record(setup.identity, plan_to_json(setup.plan))
-        if first >= config.num_updates and not self._has_work():
+        if first < config.num_updates:
+            setup.directory.add_provenance(read_provenance())
+        elif not self._has_work():
             setup.directory.log("already complete")
             return self._report(first, 0.0)
-        setup.directory.add_provenance(read_provenance())
         started = time.perf_counter()
         sinks = self._make_sinks(first)
         with contextlib.ExitStack() as held:

@@ -1,5 +1,7 @@
 """Callbacks of a run: what they see, how they stop and save it, and what their errors leave."""
 
+import json
+
 import pytest
 
 import jaxsrl
@@ -8,6 +10,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.training import train as training
 from jaxsrl.training.stop_rules import Plateau, TargetReturn
 from tests.support.run_configs import run_config
 
@@ -88,6 +91,27 @@ def test_stopped_run_saves_and_the_same_command_continues(tmp_path):
     assert "stopped: enough at update 4" in (tmp_path / "run" / "log.txt").read_text()
     report = train(tmp_path)
     assert (report.num_updates, report.stop_reason) == (6, "")
+
+
+class Work(Recorder):
+    """Needs a run whose updates are complete."""
+
+    def on_start(self, run):
+        self.calls.append("start")
+
+    def has_work(self, config, directory):
+        return True
+
+
+@pytest.mark.slow
+def test_provenance_is_of_processes_that_train(tmp_path, monkeypatch):
+    commands = iter(["trains", "only calls"])
+    monkeypatch.setattr(training, "read_provenance", lambda: {"command": next(commands)})
+    train(tmp_path, updates=2)
+    work = Work()
+    report = train(tmp_path, [work], updates=2)
+    assert work.calls == ["start", "stop complete"]
+    assert json.loads((report.directory / "provenance.json").read_text()) == [{"command": "trains"}]
 
 
 def test_a_reason_is_required(tmp_path):

@@ -102,6 +102,23 @@ def test_returns_are_those_of_the_agents_that_count(capsys, tmp_path, monkeypatc
     assert json.loads((path / "eval.json").read_text())["mean_return"] == 6.0
 
 
+@pytest.mark.slow
+def test_evaluate_plays_the_runs_evaluation_settings(capsys, tmp_path):
+    path, settings = tmp_path / "run", {"max_episode_steps": 5}
+    save_run(path, (3, 7), eval=EvalConfig(env_kwargs=json.dumps(settings)))
+    own, _ = evaluated(capsys, path)
+    assert (own["max_return"], own["env_kwargs"]) == (5.0, settings)
+    every, _ = evaluated(capsys, path, "--all")
+    assert [row["max_return"] for row in every["checkpoints"]] == [5.0, 5.0]
+    assert every["env_kwargs"] == settings
+    other, _ = evaluated(capsys, path, "--env-kwargs", '{"max_episode_steps": 3}')
+    assert (other["max_return"], other["env_kwargs"]) == (3.0, {"max_episode_steps": 3})
+    training, _ = evaluated(capsys, path, "--env-kwargs", "{}")
+    assert training["max_return"] > 5.0
+    assert "env_kwargs" not in training
+    assert json.loads((path / "eval.json").read_text()) == own
+
+
 def test_a_checkpoint_that_was_copied_away_is_enough(capsys, run, tmp_path):
     alone = shutil.copytree(run / "checkpoints" / "20", tmp_path / "away" / "best")
     result, _ = evaluated(capsys, alone)

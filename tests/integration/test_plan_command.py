@@ -130,6 +130,10 @@ def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
             (CARTPOLE, "--plan", "serial", "--pool.supervision.bad-env-output", "drop_episode"),
             "pool.supervision.bad_env_output drop_episode is for environments in workers",
         ),
+        (
+            (CARTPOLE, "--env.suite", "jax", "--plan", "device_only", "--inference.platform", "cpu"),
+            "plan device_only: inference.platform cpu is for plans whose inference is a program of its own",
+        ),
         ((CARTPOLE, "--calibrate", "--check"), "only a simulation uses --calibrate, --check: use --simulate too"),
         ((CARTPOLE, "--calibration", "c.json"), "only a simulation uses --calibration: use --simulate too"),
         ((CARTPOLE, "--network", "100gbe"), "only a simulation uses --network: use --simulate too"),

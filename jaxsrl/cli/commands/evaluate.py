@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ class Evaluate:
         agent_options: NAME=VALUE of options of the algorithm that replace those of the run, for example
             gumbel.num-simulations=200 of a search. They are not those of the opponent or of policies with an algorithm of
             their own. Then eval.json stays as it is.
+        env_kwargs: JSON object of arguments of the environment that replace those of training; "" for those of the run's
+            evaluations (--eval.env-kwargs). Others leave eval.json as it is.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
@@ -55,6 +58,7 @@ class Evaluate:
     out: Path | None = None
     opponent: str = ""
     agent_options: tuple[str, ...] = ()
+    env_kwargs: str = ""
 
     def run(self) -> int:
         """Plays episodes; the exit status is 1 if the given checkpoint is damaged."""
@@ -81,6 +85,7 @@ class Evaluate:
         agents = counted_agents(read_manifest(loaded.checkpoint)["metadata"])
         report = evaluate(loaded.agent, loaded.params, loaded.source, **self._settings()).of_agents(agents)
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
+        result |= _format_changes(loaded.env_kwargs)
         if record is not None:
             result |= record()
         if self._is_of_run(loaded):
@@ -103,11 +108,13 @@ class Evaluate:
             raise UserError(
                 f"games against an opponent are not recorded: expected no --video, got {self.video}; omit one"
             )
+        if self.opponent and self.env_kwargs:
+            raise UserError(f"games against an opponent are played by their rules: omit --env-kwargs {self.env_kwargs}")
 
     def _is_of_run(self, loaded: "LoadedAgent") -> bool:
         """Returns whether the episodes are those that a run ends with: greedy, with its newest checkpoint as it is."""
         is_newest = loaded.run_directory == self.path and not loaded.problems
-        return is_newest and not (self.stochastic or self.agent_options or loaded.mismatches)
+        return is_newest and not (self.stochastic or self.agent_options or self.env_kwargs or loaded.mismatches)
 
     def _recorder(self, loaded: "LoadedAgent", path: Path) -> Callable[[], dict[str, Any]]:
         """Returns a function that records episodes, and predictions of agents that offer them; it returns the files.
@@ -161,11 +168,14 @@ class Evaluate:
     def _loading(self) -> dict[str, Any]:
         """Returns the arguments of `load_agent`."""
         options = dict(map(_parse_option, self.agent_options))
-        return {"partial": self.partial, "trust_env": self.trust_env, "agent_options": options}
+        kwargs = "{}" if self.opponent else self.env_kwargs or None  # games are played by their rules
+        settings = {"agent_options": options, "env_kwargs": kwargs}
+        return {"partial": self.partial, "trust_env": self.trust_env, **settings}
 
     def _run_all(self) -> int:
         """Plays episodes with every checkpoint."""
         from jaxsrl.evaluation.all_checkpoints import evaluate_checkpoints
+        from jaxsrl.evaluation.load_agent import load_agent
         from jaxsrl.evaluation.plot import draw_evaluations
         from jaxsrl.plots.style import validate_out
 
@@ -173,7 +183,7 @@ class Evaluate:
             validate_out(self.out)
         reports = []
         settings = self._settings()
-        for report in evaluate_checkpoints(self.path, **settings, **self._loading()):
+        for report in evaluate_checkpoints(self.path, partial(load_agent, **self._loading()), **settings):
             if isinstance(report, str):
                 print(f"warning: {report}", file=sys.stderr)  # noqa: T201
             else:
@@ -185,8 +195,14 @@ class Evaluate:
         columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")
         rows = [report.to_json() for report in reports]
         shown = rows if self.json else [{name: row[name] for name in columns} for row in rows]
-        print_tables({"checkpoints": shown}, self.json, f"evaluation of {self.path}")
+        changes = _format_changes(reports[0].env_kwargs)
+        print_tables({**changes, "checkpoints": shown}, self.json, f"evaluation of {self.path}")
         return 0
+
+
+def _format_changes(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of the environments that replace those of training as JSON data; {} if there are none."""
+    return {"env_kwargs": dict(env_kwargs)} if env_kwargs else {}
 
 
 def _parse_option(assignment: str) -> tuple[str, Any]:

@@ -16,6 +16,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.config.parts import EvalConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.evaluation.evaluate import EvaluationReport
 from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
@@ -32,8 +33,9 @@ def parallel_env():
 """
 
 
-def saved_with(directory: Path, env: EnvConfig) -> Path:
-    experiment = dataclasses.replace(EXPERIMENT, network=NetworkConfig(hidden_sizes=(4,)), agent=PPOConfig())
+def saved_with(directory: Path, env: EnvConfig, **settings: object) -> Path:
+    run = dataclasses.replace(EXPERIMENT.run, **settings)
+    experiment = dataclasses.replace(EXPERIMENT, network=NetworkConfig(hidden_sizes=(4,)), agent=PPOConfig(), run=run)
     agent = make_ppo(experiment.agent, EnvConfig("CartPole-v1").source().spec(), experiment.network)
     arrays = state_to_arrays(agent.init(jax.random.key(0)))
     metadata = {"agent_name": "ppo", "experiment": {**to_json(experiment), "env": to_json(env)}}
@@ -72,8 +74,14 @@ def test_load_agent_rejects_nested_env_in_arguments(tmp_path, planted, kwargs):
     assert not mark.exists()
 
 
-def test_load_agent_imports_no_module_of_arguments(tmp_path):
-    path = saved_with(tmp_path / "saved", EnvConfig("CartPole-v1", kwargs='{"wraps": ["evil:E-v0"]}'))
+@pytest.mark.parametrize("field", ["kwargs", "eval"])
+def test_load_agent_imports_no_module_of_arguments(tmp_path, field):
+    kwargs = '{"wraps": ["evil:E-v0"]}'
+    kinds = {
+        "kwargs": {"env": EnvConfig("CartPole-v1", kwargs=kwargs)},
+        "eval": {"eval": EvalConfig(env_kwargs=kwargs)},
+    }
+    path = saved_with(tmp_path / "saved", **{"env": EnvConfig("CartPole-v1"), **kinds[field]})
     with pytest.raises(UserError, match=r"is in a module whose code would be run"):
         load_agent(path)
 
