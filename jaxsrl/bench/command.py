@@ -25,6 +25,7 @@ BenchmarkName = Literal[
     "recurrent",
     "replay",
     "search",
+    "arena",
     "offline",
     "cluster",
     "overhead",
@@ -44,8 +45,8 @@ class BenchCommand:
             stable-baselines3, and "plans" trains it under every plan. "latency-hiding" trains on sleeping environments, "scaling"
             on increasing numbers of them, and "uneven-steps" steps those of different speeds. "on-device" trains on JAX
             environments, "recurrent" with recurrent cores. "replay" fills and samples replay buffers, "search" plans ahead
-            with a model, and "offline" learns from a dataset. "cluster" measures the cost of a Ray cluster and "overhead" that
-            of all checks. "gpu" runs the accelerator's tests.
+            with a model, "arena" plays games, and "offline" learns from a dataset. "cluster" measures the cost of a Ray
+            cluster and "overhead" that of all checks. "gpu" runs the accelerator's tests.
         flags: of the benchmark.
     """
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from agents.networks.config import NetworkConfig
+from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.shm.layout import PoolShape, make_layout
@@ -76,8 +77,9 @@ def test_a_batch_on_the_device_is_a_copy_of_the_slot():
 def test_cartpole_learns_on_the_device(tmp_path, size):
     spec = SOURCE.spec()
     config = run_config(directory=str(tmp_path), total_env_steps=size(600_000, 10_000), checkpoint_interval_updates=0)
-    agent_config = PPOConfig(1e-3, "linear", config.num_updates, entropy_coef=0.005)
-    agent = make_ppo(agent_config, spec, NetworkConfig())
+    schedule = ScheduleConfig("linear")
+    settings = PPOConfig(1e-3, learning_rate_schedule=schedule, total_updates=config.num_updates, entropy_coef=0.005)
+    agent = make_ppo(settings, spec, NetworkConfig())
     plan = PLANS[config.plan](config, Resources.detect())
     report = run(plan, agent, SOURCE, config, spec=spec, quiet=True)
     assert evaluate(agent, report.state.params, SOURCE, episodes=20).mean_return >= size(475.0, 0.0)

@@ -13,9 +13,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import jaxsrl.bench.arena
 import jaxsrl.bench.command
 import jaxsrl.bench.latency_hiding
 import jaxsrl.bench.learn
@@ -45,6 +47,7 @@ SHORT = {
     "replay": "--sizes vector --rounds 1 --seconds 0.02",
     "offline": "--env-steps 3000 --batch-size 4 --gradient-steps 3 --hidden 4 --rounds 1",
     "search": "--rows 2 --simulations 3 --latent-size 4 --rounds 1 --seconds 0.001",
+    "arena": "--run runs/ppo_CartPole-v1_seed0 --games 2 --rounds 1",
     "cluster": "--hosts 1 --workers 1 --num-envs 8 --env-steps 2048 --rounds 1",
     "overhead": "--workers 1 --num-envs 8 --rounds 2",
     "gpu": "",
@@ -63,6 +66,7 @@ KEYS = {
     "replay": {"vector", "platform"},
     "offline": {"ratio", "plan_steps_per_second", "platform"},
     "search": {"searches", "platform"},
+    "arena": {"ratio", "arena_games_per_second", "evaluate_games_per_second"},
     "cluster": {"ray_over_local", "local_env_steps_per_second"},
     "overhead": {"cost", "cpu_cost", "guarded_env_steps_per_second"},
 }
@@ -90,6 +94,11 @@ STUBS = {
     "latency-hiding": [
         (jaxsrl.bench.latency_hiding, "run_apart", lambda settings: TRAINED),
         (jaxsrl.bench.latency_hiding, "bare_rows", lambda *_: 1.0),
+    ],
+    "arena": [
+        (jaxsrl.bench.arena, "load_agent", lambda run: SimpleNamespace(agent=None, params=None, source=None)),
+        (jaxsrl.bench.arena, "play_arena", lambda *_: None),
+        (jaxsrl.bench.arena, "evaluate", lambda *_, **__: None),
     ],
     "learn": [
         (jaxsrl.bench.learn, "learn_with_jaxsrl", lambda *_: LEARNED),
@@ -176,7 +185,7 @@ def in_both_forms(capsys, monkeypatch, bench):
     assert set(found) >= KEYS[bench]
     text = printed_by_benchmark(capsys, bench, *arguments)
     assert_plain(text)
-    assert re.search(r"steps per|searches per|\(ms\)|env steps", text), text
+    assert re.search(r"steps per|searches per|games per|\(ms\)|env steps", text), text
     assert f"bench {bench}" in text
 
 
@@ -190,7 +199,8 @@ def test_every_benchmark_is_tested():
     [
         pytest.param(name, marks=[pytest.mark.slow, pytest.mark.timeout(1200)] if name in SLOW else [])
         for name in BENCHMARKS
-        if name not in ("gpu", "learn")  # "learn" needs an interpreter with stable-baselines3
+        # "learn" needs an interpreter with stable-baselines3, and "arena" a run of a game.
+        if name not in ("gpu", "learn", "arena")
     ],
 )
 def test_every_benchmark_prints_in_both_forms(capsys, monkeypatch, bench):

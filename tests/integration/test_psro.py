@@ -230,7 +230,7 @@ def test_the_command_trains_policies_of_kuhn_poker(tmp_path):
     command += ["--env.kwargs.two_agents", "true", "--eval.final-episodes", "0"]
     env = {**os.environ, "PYTHONPATH": os.getcwd()}
     results = [
-        subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300) for _ in range(2)
+        subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900) for _ in range(2)
     ]
     assert [result.returncode for result in results] == [0, 0], results[0].stderr
     first, second = (json.loads(result.stdout.splitlines()[-1])["policies"] for result in results)
