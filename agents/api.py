@@ -252,9 +252,12 @@ class LogProbFn(Protocol):
 
 
 class AdvantageFn(Protocol):
-    """Generalized advantages [T, B] float32 of a trajectory, 0 where not valid; `extra` is that of the learner state."""
+    """Generalized advantages of a trajectory; `extra` is that of the learner state.
 
-    def __call__(self, params: Params, extra: Any, batch: Trajectory) -> Array: ...
+    Returns: [T, B] float32, 0 where a step does not count; [T, B] bool, whether it counts. The agent learns from such steps alone.
+    """
+
+    def __call__(self, params: Params, extra: Any, batch: Trajectory) -> tuple[Array, Array]: ...
 
 
 class UpdateFn(Protocol):

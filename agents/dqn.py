@@ -292,7 +292,7 @@ def update(dqn: DQN, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed (by noisy layers)."""
     window = sample.trajectory
     batch = first_transitions(window, n_step_returns(dqn.config, window))
-    importance = importance_weights(sample.probability, sample.num_windows, dqn.beta(state.num_updates))
+    importance = importance_weights(sample.probability, batch.weight, dqn.beta(state.num_updates))
     gradient = jax.grad(partial(loss, dqn), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], state.extra.target, batch, importance, key)
     state, step_metrics = apply_gradient(dqn, state, grads)
@@ -337,7 +337,7 @@ def loss(
         "value/mean": mean(values.mean(chosen)),
         "value/bootstrap": mean(values.mean(bootstrap)),
         "replay/priority": mean(priority),
-        "replay/importance": jnp.mean(importance),
+        "replay/importance": mean(importance),
     }
     return total, (metrics, priority * batch.weight)
 

@@ -251,7 +251,7 @@ def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> t
     window = sample.trajectory
     targets = value_targets(muzero, state.extra.target, window, state.num_updates)
     window = absorbing_actions(muzero.actions, window, targets.acted, key)
-    importance = importance_weights(sample.probability, sample.num_windows, muzero.beta(state.num_updates))
+    importance = importance_weights(sample.probability, targets.known[0], muzero.beta(state.num_updates))
     gradient = jax.grad(partial(loss, muzero), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], window, targets, importance)
     state, step_metrics = apply_gradient(muzero, state, grads)

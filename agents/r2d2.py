@@ -137,7 +137,8 @@ def update(
     config: R2D2Config, dqn: DQN, state: LearnerState, sample: Sample, key: Array
 ) -> tuple[LearnerState, Metrics, Array]:
     """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed (by noisy layers)."""
-    importance = importance_weights(sample.probability, sample.num_windows, dqn.beta(state.num_updates))
+    learned = sample.trajectory.valid[config.burn_in : config.burn_in + config.sequence_length]
+    importance = importance_weights(sample.probability, jnp.any(learned, axis=0), dqn.beta(state.num_updates))
     gradient = jax.grad(partial(loss, config, dqn), has_aux=True)
     grads, aux = gradient(state.params["network"], state.extra.target, sample.trajectory, importance, key)
     metrics, priority = aux

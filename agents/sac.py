@@ -241,7 +241,7 @@ def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     target_key, actor_key = jax.random.split(key)
     batch = first_n_step_transitions(sample.trajectory, sac.config.discount, sac.config.n_step)
     batch = batch._replace(action=sac.actions.to_unit(batch.action))
-    importance = importance_weights(sample.probability, sample.num_windows, sac.beta(state.num_updates))
+    importance = importance_weights(sample.probability, batch.weight, sac.beta(state.num_updates))
     extra: SACExtra = state.extra
     actor, optimizer, opt_state = state.params["actor"], optimizers(sac), dict(state.opt_state)
     now = {"num_updates": state.num_updates}

@@ -275,7 +275,7 @@ def update(
     window, (action_key, outcome_key) = sample.trajectory, jax.random.split(key)
     targets = value_targets(muzero, state.extra.target, window)
     window = absorbing_actions(muzero.actions, window, targets.acted, action_key)
-    importance = importance_weights(sample.probability, sample.num_windows, muzero.beta(state.num_updates))
+    importance = importance_weights(sample.probability, targets.known[0], muzero.beta(state.num_updates))
     gradient = jax.grad(partial(loss, muzero), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], window, targets, importance, outcome_key)
     state, step_metrics = apply_gradient(muzero, state, grads)

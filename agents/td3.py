@@ -237,7 +237,7 @@ def update(td3: TD3, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     target_key, _ = jax.random.split(key)
     batch = first_n_step_transitions(sample.trajectory, td3.config.discount, td3.config.n_step)
     batch = batch._replace(action=td3.actions.to_unit(batch.action))
-    importance = importance_weights(sample.probability, sample.num_windows, td3.beta(state.num_updates))
+    importance = importance_weights(sample.probability, batch.weight, td3.beta(state.num_updates))
 
     target = smoothed_targets(td3, state.extra, batch, target_key)
     state, error, metrics = update_critic(td3, state, batch, target, importance)

@@ -114,7 +114,7 @@ class TeamBatch(NamedTuple):
         reward: [B] float32, each row's own.
         present: [B] bool, the row's agent acted.
         remains: [B] bool, the row's agent acted and its episode continues.
-        importance: [B] float32 in (0, 1], of the environment's window; 1 without priorities.
+        importance: [B] float32 in [0, 1], of the environment's window; 1 without priorities, 0 if no agent is present.
     """
 
     observation: Observation
@@ -247,7 +247,8 @@ def team_batch(maddpg: MADDPG, sample: Sample, num_updates: Array) -> TeamBatch:
     """Returns the transitions of windows of one step."""
     window = sample.trajectory
     present = window.valid[0]
-    importance = importance_weights(sample.probability, sample.num_windows, maddpg.beta(num_updates))
+    counted = jnp.any(by_agent(maddpg.num_agents, 0, present), axis=1)
+    importance = importance_weights(sample.probability, counted, maddpg.beta(num_updates))
     return TeamBatch(
         observation=jax.tree.map(lambda leaf: leaf[0], window.observation),
         next_observation=jax.tree.map(lambda leaf: leaf[1], window.observation),

@@ -39,6 +39,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
 from agents.ops.target_update import periodic, polyak
 from agents.ops.td_errors import window_priority
+from agents.ops.team_rows import by_agent
 from agents.ops.team_targets import team_steps, team_targets
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -122,13 +123,15 @@ class QMIXConfig(TeamQConfig):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TeamQExtra:
-    """Learner state apart from parameters and optimizer.
+    """Learner state apart from the agents' parameters and the optimizer.
 
     Attributes:
-        target: Parameters of the target network.
+        mixer: Parameters of the mixer, which acting does not need.
+        target: Parameters of the target networks, {"agents": ..., "mixer": ...}.
         num_gradient_steps: int32 scalar, gradient steps taken so far.
     """
 
+    mixer: Params
     target: Params
     num_gradient_steps: Array
 
@@ -193,10 +196,11 @@ def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkC
 
 def init(team_q: TeamQ, key: Array) -> LearnerState:
     """Returns the initial learner state; the target network is a copy of the networks. `key` is consumed."""
-    params = team_q.net.init(key)
+    online = team_q.net.init(key)
     # Copied: the state is donated, and no buffer may occur in it twice.
-    extra = TeamQExtra(jax.tree.map(jnp.copy, params), jnp.zeros((), jnp.int32))
-    return sync_epsilon(team_q, LearnerState(params, team_q.optimizer.init(params), jnp.zeros((), jnp.int32), extra))
+    extra = TeamQExtra(online["mixer"], jax.tree.map(jnp.copy, online), jnp.zeros((), jnp.int32))
+    opt_state, num_updates = team_q.optimizer.init(online), jnp.zeros((), jnp.int32)
+    return sync_epsilon(team_q, LearnerState({"agents": online["agents"]}, opt_state, num_updates, extra))
 
 
 def sync_epsilon(team_q: TeamQ, state: LearnerState) -> LearnerState:
@@ -226,8 +230,10 @@ def update(team_q: TeamQ, state: LearnerState, sample: Sample, key: Array) -> tu
     """Returns the state after one gradient step, metrics, and the windows' priorities."""
     del key
     config, extra = team_q.config, state.extra
-    online = {name: state.params[name] for name in ("agents", "mixer")}
-    importance = importance_weights(sample.probability, sample.num_windows, team_q.beta(state.num_updates))
+    online: Params = {"agents": state.params["agents"], "mixer": extra.mixer}
+    learned = sample.trajectory.valid[config.burn_in : config.burn_in + config.sequence_length]
+    counted = jnp.any(by_agent(team_q.num_agents, 1, learned), axis=(0, 2))
+    importance = importance_weights(sample.probability, counted, team_q.beta(state.num_updates))
     grads, (metrics, priority) = jax.grad(partial(loss, team_q), has_aux=True)(
         online, extra.target, sample.trajectory, importance
     )
@@ -235,10 +241,11 @@ def update(team_q: TeamQ, state: LearnerState, sample: Sample, key: Array) -> tu
     online = optax.apply_updates(online, steps)
     count = extra.num_gradient_steps + 1
     moved = polyak(extra.target, online, config.tau)
-    extra = TeamQExtra(periodic(extra.target, moved, count, config.target_update_period), count)
+    extra = TeamQExtra(online["mixer"], periodic(extra.target, moved, count, config.target_update_period), count)
     metrics |= {"gradient/norm": optax.tree.norm(grads), "exploration/epsilon": state.params["epsilon"]}
     metrics |= current_values({"learning_rate": team_q.learning_rate}, state.num_updates)
-    return LearnerState(state.params | online, opt_state, state.num_updates, extra), metrics, priority
+    params = {**state.params, "agents": online["agents"]}
+    return LearnerState(params, opt_state, state.num_updates, extra), metrics, priority
 
 
 def loss(

@@ -10,7 +10,7 @@ from agents.api import Action, AgentState, Array, InitialAgentStateFn, Observati
 from agents.distributions import Distribution
 from agents.networks.branch import Branch, Heads, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig, validate_critic_sizes
-from agents.networks.observation_inputs import make_inputs, validate_torso
+from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.policy_head import PolicyHead, make_policy_head
 from agents.networks.state_dependent_noise import initial_noise_state, next_noise_state
 from envpool_bridge.errors import UserError
@@ -92,7 +92,7 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     if config.shares_torso:
         trunk = _shared_torso(make_branch(config, actor_inputs, {"policy": policy, "value": value, **features}))
     else:
-        actor = make_branch(config, actor_inputs, {"head": policy, **features})
+        actor = make_branch(actor_config(config, actor_inputs), actor_inputs, {"head": policy, **features})
         trunk = separate_torsos(actor, make_branch(config.critic, critic_inputs, {"head": value}))
     return bind_head(config, head, trunk)
 

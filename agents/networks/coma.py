@@ -17,7 +17,7 @@ from agents.distributions import Distribution
 from agents.networks.actor_critic import ApplyFn, InitFn, StepFn
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import make_inputs, validate_torso
+from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
 from agents.networks.team_values import num_team_actions
 from envpool_bridge.errors import UserError
@@ -61,7 +61,7 @@ def make_coma_networks(config: NetworkConfig, spec: EnvSpec) -> ComaNetworks:
     validate_torso(spec, make_inputs(spec, config.torso))
     head = make_policy_head(config, spec)
     actor_inputs = make_inputs(spec, config.torso, without=spec.critic_only)
-    actor = make_branch(config, actor_inputs, {"head": HeadSize(head.num_outputs, 0.01)})
+    actor = make_branch(actor_config(config, actor_inputs), actor_inputs, {"head": HeadSize(head.num_outputs, 0.01)})
     critic_inputs = make_inputs(critic_spec, config.torso)
     critic = make_branch(
         dataclasses.replace(config.critic, core="none"), critic_inputs, {"head": HeadSize(head.num_outputs, 1.0)}

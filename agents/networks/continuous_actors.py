@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.branch import Branch, Heads, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig, validate_no_sde
-from agents.networks.observation_inputs import make_inputs, validate_torso
+from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.state_dependent_noise import (
     feature_log_std,
     feature_noise,
@@ -154,4 +154,4 @@ def squash(gaussian: Squashed, noise: Array) -> tuple[Array, Array]:
 def _make_actor_branch(config: NetworkConfig, spec: EnvSpec, heads: Heads) -> Branch:
     inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, inputs)
-    return make_branch(config, inputs, heads)
+    return make_branch(actor_config(config, inputs), inputs, heads)

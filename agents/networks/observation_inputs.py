@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, Observation
-from agents.networks.config import IMAGE_TORSOS, is_own_torso
+from agents.networks.config import IMAGE_TORSOS, NetworkConfig, is_own_torso
+from agents.networks.torsos.circular_conv import is_leaf_called
 from agents.networks.torsos.entity_sets import is_entity_set, validate_entity_sets, with_masks
 from agents.networks.torsos.own_torso import load_own_torso
 from envpool_bridge.errors import UserError
@@ -124,6 +125,16 @@ def make_inputs(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInp
         hidden = ", ".join(shown_path("observation", path) for path in (spec.action_mask, without) if path)
         raise UserError(f"{spec.env_id}: a network needs an input: the observation has only {hidden}")
     return ObservationInputs(inputs, torso, not is_one_leaf(spec.observation))
+
+
+def actor_config(config: NetworkConfig, inputs: ObservationInputs) -> NetworkConfig:
+    """Returns the configuration of an actor, without the circular leaves that only its critic may see.
+
+    The critic's network has all of them, and rejects other names.
+    """
+    names = [path_name(path) for path, _ in inputs.leaves]
+    visible = tuple(rays for rays in config.circular if any(is_leaf_called(rays, name) for name in names))
+    return dataclasses.replace(config, circular=visible)
 
 
 def validate_torso(spec: EnvSpec, inputs: ObservationInputs) -> None:

@@ -11,7 +11,7 @@ from agents.api import Array, Observation, Params
 from agents.networks.actor_critic import ActorCritic, bind_head, policy_outputs, separate_torsos
 from agents.networks.branch import Heads, HeadSize, make_branch
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import make_inputs, validate_torso
+from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
@@ -73,7 +73,7 @@ def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
     heads: Heads = {"head": HeadSize(head.num_outputs, 0.01), "auxiliary": HeadSize(1, 1.0)}
     if config.sde_period is not None:
         heads = {**heads, "features": None}
-    actor = make_branch(config, actor_inputs, heads)
+    actor = make_branch(actor_config(config, actor_inputs), actor_inputs, heads)
     critic = make_branch(config.critic, critic_inputs, {"head": HeadSize(1, 1.0)})
     trunk = separate_torsos(actor, critic)
 

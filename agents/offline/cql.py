@@ -102,7 +102,7 @@ def update(cql: CQL, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     next_action, _ = sample_actions(sac, actor, batch.next_observation, target_key)
     bootstrap = jnp.min(sac.critics.values(extra.target_critic, batch.next_observation, next_action), axis=0)
     target = batch.reward + batch.discount * bootstrap
-    importance = importance_weights(sample.probability, sample.num_windows, sac.beta(now))
+    importance = importance_weights(sample.probability, batch.weight, sac.beta(now))
     learned = {"actor": actor, "batch": batch, "target": target, "importance": importance}
     loss = partial(conservative_loss, cql, **learned, key=conservative_key)
     grads, (error, metrics) = jax.grad(loss, has_aux=True)(extra.critic)

@@ -110,7 +110,7 @@ def update(bcq: DiscreteBCQ, state: LearnerState, sample: Sample, key: Array) ->
     """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed (by noisy layers)."""
     window, dqn = sample.trajectory, bcq.dqn
     batch = first_transitions(window, n_step_returns(bcq.config, window))
-    importance = importance_weights(sample.probability, sample.num_windows, dqn.beta(state.num_updates))
+    importance = importance_weights(sample.probability, batch.weight, dqn.beta(state.num_updates))
 
     def total_loss(params: Params) -> tuple[Array, tuple[Metrics, Array]]:
         error, (metrics, priority) = loss(dqn, params, state.extra.target, batch, importance, key)

@@ -55,7 +55,7 @@ def update(
     """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed (by noisy layers)."""
     window = sample.trajectory
     batch = first_transitions(window, n_step_returns(dqn.config, window))
-    importance = importance_weights(sample.probability, sample.num_windows, dqn.beta(state.num_updates))
+    importance = importance_weights(sample.probability, batch.weight, dqn.beta(state.num_updates))
     gradient = jax.grad(partial(conservative_loss, dqn, conservative_weight), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], state.extra.target, batch, importance, key)
     state, step_metrics = apply_gradient(dqn, state, grads)

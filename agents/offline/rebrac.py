@@ -85,7 +85,7 @@ def update(
     batch = first_transitions(window, rewards)
     batch = batch._replace(action=td3.actions.to_unit(batch.action))
     recorded, is_recorded = next_actions(td3, window, rewards.position[0])
-    importance = importance_weights(sample.probability, sample.num_windows, td3.beta(state.num_updates))
+    importance = importance_weights(sample.probability, batch.weight, td3.beta(state.num_updates))
 
     target, distance = penalized_targets(td3, config, state.extra, batch, recorded, is_recorded, key)
     state, error, metrics = update_critic(td3, state, batch, target, importance)

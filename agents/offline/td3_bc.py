@@ -68,7 +68,7 @@ def update(
     """
     batch = first_n_step_transitions(sample.trajectory, td3.config.discount, td3.config.n_step)
     batch = batch._replace(action=td3.actions.to_unit(batch.action))
-    importance = importance_weights(sample.probability, sample.num_windows, td3.beta(state.num_updates))
+    importance = importance_weights(sample.probability, batch.weight, td3.beta(state.num_updates))
 
     target = smoothed_targets(td3, state.extra, batch, key)
     state, error, metrics = update_critic(td3, state, batch, target, importance)

@@ -7,20 +7,23 @@ from agents.ops.schedules import Schedule
 from envpool_bridge.errors import UserError
 
 
-def importance_weights(probability: Array, num_windows: Array, exponent: Array | float) -> Array:
-    """Returns [N] float32 in (0, 1]: (num_windows * probability)^-beta, divided by the largest of the batch.
+def importance_weights(probability: Array, counted: Array, exponent: Array | float) -> Array:
+    """Returns [N] float32: probability^-beta, divided by the largest of the windows that count. It is 0 for the others.
+
+    The paper's factor, the number of windows to the power -beta, cancels in the division.
 
     Examples:
-        >>> importance_weights(jnp.array([0.5, 0.125, 0.25]), num_windows=jnp.array(8), exponent=1.0).tolist()
+        >>> importance_weights(jnp.array([0.5, 0.125, 0.25]), counted=jnp.ones(3, bool), exponent=1.0).tolist()
         [0.25, 1.0, 0.5]
 
     Args:
         probability: [N] float32, positive, of sampling each window.
-        num_windows: int32 scalar, windows that could be sampled. It cancels in the division and stands here as in the paper.
-        exponent: beta in [0, 1]. 1 corrects the bias of prioritized sampling fully; 0 gives every window the weight 1.
+        counted: [N] bool or float32, whether any step of the window counts. A window of reset steps has the least priority.
+        exponent: beta in [0, 1]. 1 corrects the bias of prioritized sampling fully; 0 gives every window that counts weight 1.
     """
-    del num_windows  # (M p)^-b / max_j (M p_j)^-b = (min_j p_j / p)^b, which neither over- nor underflows
-    return jnp.power(jnp.min(probability) / probability, exponent)
+    smallest = jnp.min(jnp.where(counted, probability, jnp.inf))
+    # (min_j p_j / p)^b neither over- nor underflows.
+    return jnp.where(counted, jnp.power(smallest / probability, exponent), 0.0)
 
 
 def importance_exponent_schedule(

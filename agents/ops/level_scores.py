@@ -1,7 +1,7 @@
 """Scores of levels, and the probability with which each level is played next: prioritized level replay.
 
 A level is an integer that fixes how an episode starts. Its score is the mean absolute advantage over the steps of its newest
-episode. An episode counts when it ends.
+episode that count. An episode counts when it ends with such a step.
 
 Source: Jiang et al. 2021 (arXiv:2010.03934), sections 3.1 and 3.2: the value loss in L1 by generalized advantages, priorities
 h = 1 / rank, and staleness.
@@ -54,13 +54,13 @@ class EpisodeSteps(NamedTuple):
     Attributes:
         advantage: float32.
         is_first: bool, an episode starts with the step.
-        valid: bool, False where the environment only reset.
+        counted: bool, False where the environment only reset, or the agent does not learn from the step.
         ended: bool, the episode ended.
     """
 
     advantage: Array
     is_first: Array
-    valid: Array
+    counted: Array
     ended: Array
 
 
@@ -134,14 +134,14 @@ def score_episodes(
     after = OpenEpisodes(
         episodes.total.at[row].set(total),
         episodes.length.at[row].set(length),
-        episodes.step.at[row].set(first_step + steps.valid.shape[0]),
+        episodes.step.at[row].set(first_step + steps.counted.shape[0]),
     )
     return after, score, scored
 
 
 def _step(carry: tuple[Array, Array], now: EpisodeSteps) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     total, length = jnp.where(now.is_first, 0.0, carry[0]), jnp.where(now.is_first, 0, carry[1])
-    counted = now.valid & (length >= 0)
+    counted = now.counted & (length >= 0)
     total = total + jnp.where(counted, jnp.abs(now.advantage), 0.0)
     length = length + counted
     ended = counted & now.ended

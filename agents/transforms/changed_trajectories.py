@@ -20,7 +20,7 @@ def with_changed_trajectories(agent: Agent, change: Callable[[Trajectory], Traje
     inner_advantage = agent.advantage
     if inner_advantage is not None:
 
-        def advantage(params: Params, extra: Any, batch: Trajectory) -> Array:
+        def advantage(params: Params, extra: Any, batch: Trajectory) -> tuple[Array, Array]:
             return inner_advantage(params, extra, change(batch))
 
         agent = agent._replace(advantage=advantage)

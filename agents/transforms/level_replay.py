@@ -2,7 +2,7 @@
 
 `act` draws the level of a row's next episode at every step, from probabilities that are parameters. The environment reads it when
 it resets. So a level depends on the parameters and on the row's own key alone, and travels as actions do. The update scores levels
-by the absolute advantages of their episodes (`agents.ops.level_scores`).
+by the absolute advantages of their episodes (`agents.ops.level_scores`). Random steps of a normalization do not count.
 
 Source: Jiang et al. 2021 (arXiv:2010.03934). The result is an ordinary Agent.
 """
@@ -109,9 +109,9 @@ def _update(
         batch, extras={name: batch.extras[name] for name in agent.extras}, agent_state=rows["policy"]
     )
     before = dataclasses.replace(state, params=state.params["learner"], extra=extra["agent"])
-    advantage = agent.advantage(before.params, before.extra, own)
+    advantage, counted = agent.advantage(before.params, before.extra, own)
     learned, metrics = agent.update(before, own, key)
-    steps = EpisodeSteps(advantage, batch.is_first[:-1], batch.valid, batch.terminated | batch.truncated)
+    steps = EpisodeSteps(advantage, batch.is_first[:-1], counted, batch.terminated | batch.truncated)
     episodes, score, scored = level_scores.score_episodes(extra["episodes"], rows["row"], rows["step"], steps)
     scores = level_scores.add_episodes(extra["scores"], batch.extras["level"], score, scored)
     seen = scores.newest > 0

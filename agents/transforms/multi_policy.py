@@ -155,25 +155,8 @@ def policy_spec(spec: EnvSpec, indices: Sequence[int]) -> EnvSpec:
     )
 
 
-def _merged_extras(groups: Sequence[PolicyGroup]) -> dict[str, ArraySpec]:
-    """Returns the values that the policies add to steps, which have one form by name, as all rows are in one array.
-
-    Raises:
-        UserError: Two policies add values of one name and different shapes.
-    """
-    extras: dict[str, ArraySpec] = {}
-    for group in groups:
-        for name, extra in group.agent.extras.items():
-            if extras.setdefault(name, extra) != extra:
-                raise UserError(
-                    f"policy {group.name!r}: {group.agent.name} adds {name} of shape {extra.shape} to each step, another policy "
-                    f"of shape {extras[name].shape}: use policies with as many actions, or another algorithm for one of them"
-                )
-    return extras
-
-
 def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
-    """Returns one Agent of several policies, with parameters, optimizer states and metrics by the policy's name.
+    """Returns one Agent of several policies, with parameters, optimizer states, metrics and extras by the policy's name.
 
     Args:
         spec: Spec of all rows.
@@ -182,7 +165,7 @@ def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
     covered = sorted(index for group in groups for index in group.agent_indices)
     if covered != list(range(spec.rows_per_env)):
         raise ValueError(f"every agent needs one policy: got agents {covered} of {spec.rows_per_env}")
-    extras = _merged_extras(groups)
+    extras = {f"{group.name}/{name}": extra for group in groups for name, extra in group.agent.extras.items()}
     learning = tuple(
         LearningGroup(group.name, group.agent_indices, spec.rows_per_env, partial(_update_group, number, group))
         for number, group in enumerate(groups)
@@ -267,7 +250,7 @@ def _act(
         actions.append(map_leaves(_padded, spec.action, action))
         count = own_keys.shape[0]
         blank = {name: jnp.zeros((count, *extra.shape), extra.dtype) for name, extra in multi_policy.extras.items()}
-        recorded.append(blank | added)
+        recorded.append(blank | {f"{group.name}/{name}": values for name, values in added.items()})
         states.append(jax.tree.map(partial(_spread_rows, spec.rows_per_env, group.agent_indices), own_state))
     join = partial(_join_rows, spec.rows_per_env, [group.agent_indices for group in groups])
     return jax.tree.map(join, *actions), jax.tree.map(join, *recorded), tuple(states)
@@ -311,7 +294,7 @@ def _own_batch(number: int, group: PolicyGroup, batch: Trajectory) -> Trajectory
         batch,
         observation=cut(group.spec.observation, batch.observation, 2),
         action=cut(group.spec.action, batch.action, 2),
-        extras={name: batch.extras[name] for name in group.agent.extras},
+        extras={name: batch.extras[f"{group.name}/{name}"] for name in group.agent.extras},
         agent_state=batch.agent_state[number] if batch.agent_state else (),
     )
 

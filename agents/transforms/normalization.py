@@ -182,7 +182,7 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
 
     inner_advantage = agent.advantage
 
-    def advantage(params: Params, extra: Any, batch: Trajectory) -> Array:
+    def advantage(params: Params, extra: Any, batch: Trajectory) -> tuple[Array, Array]:
         assert inner_advantage is not None
         statistics = params[_STATISTICS]
         learned = normalizer.trajectory(statistics, normalizer.batch(statistics, batch), batch)

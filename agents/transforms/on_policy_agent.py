@@ -188,13 +188,16 @@ def log_prob(net: ActorCritic, params: Params, observation: Observation, action:
     return net.distribution.log_prob(net.policy(params, observation), action)
 
 
-def advantage(net: ActorCritic, config: OnPolicyConfig, params: Params, extra: Any, batch: Trajectory) -> Array:
-    """Returns the generalized advantages [T, B] of a trajectory; lambda is the algorithm's own, or 0.95."""
+def advantage(
+    net: ActorCritic, config: OnPolicyConfig, params: Params, extra: Any, batch: Trajectory
+) -> tuple[Array, Array]:
+    """Returns the generalized advantages [T, B], and which steps count; lambda is the algorithm's own, or 0.95."""
     _, value, _ = net.unroll(params, batch.observation, batch.agent_state, batch.is_first)
     if "popart" in extra:
         value = popart.denormalize(extra["popart"], value)
     steps = (batch.reward, value, batch.terminated, batch.truncated, batch.valid)
-    return returns.gae(*steps, discount=config.discount, lambda_=getattr(config, "gae_lambda", _GAE_LAMBDA))
+    lambda_ = getattr(config, "gae_lambda", _GAE_LAMBDA)
+    return returns.gae(*steps, discount=config.discount, lambda_=lambda_), batch.valid
 
 
 def _clip_rewards(limit: float, batch: Trajectory) -> Trajectory:

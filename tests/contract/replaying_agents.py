@@ -65,9 +65,8 @@ def spec_of(name: str) -> EnvSpec:
 
 def agent_of(name: str, **changes) -> ReplayAgent:
     """The agent of the catalogue with a small network."""
-    config = AGENTS[name].config(
-        replay=ReplayConfig(batch_size=WINDOWS), total_updates=10, **{**SMALL.get(name, {}), **changes}
-    )
+    settings = {"replay": ReplayConfig(batch_size=WINDOWS), "total_updates": 10, **SMALL.get(name, {}), **changes}
+    config = AGENTS[name].config(**settings)
     network = NetworkConfig(hidden_sizes=(8,), core="gru" if name in REMEMBERING else "none", core_size=4)
     return AGENTS[name].make(config, spec_of(name), network)
 

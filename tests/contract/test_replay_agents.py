@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import LearnerState, Mode, ReplayAgent, Sample
+from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample
 from agents.catalog import AGENTS
 from jaxsrl.config.serialization import from_json
 from tests.contract.replaying_agents import REPLAYING, WINDOWS, agent_of, sample_for
@@ -30,7 +30,9 @@ class Learnt(NamedTuple):
 
 @pytest.fixture(scope="module", params=REPLAYING)
 def learnt(request) -> Learnt:
-    agent = agent_of(request.param)
+    is_prioritized = hasattr(AGENTS[request.param].config, "importance_sampling_exponent")
+    replay = ReplayConfig(batch_size=WINDOWS, priority_exponent=0.6 if is_prioritized else 0.0)
+    agent = agent_of(request.param, replay=replay)
     sample, first = sample_for(request.param, agent), jax.jit(agent.init)(jax.random.key(0))
     update = jax.jit(agent.update)
     state, metrics, priority = update(first, sample, jax.random.key(1))
@@ -83,6 +85,18 @@ def test_replay_update_ignores_reset_steps_bit_for_bit(learnt):
     )
     other = learnt.update(learnt.first, dataclasses.replace(learnt.sample, trajectory=spoiled), jax.random.key(1))
     chex.assert_trees_all_equal(other[0], learnt.state)
+
+
+def test_windows_of_reset_steps_do_not_scale_the_others(learnt):
+    """Such a window soon has the least priority, so its probability is far below that of the others."""
+    sample, team = learnt.sample, learnt.agent.data.agents_per_window
+    valid, probability = sample.trajectory.valid.copy(), sample.probability.copy()
+    valid[:, :team] = False
+    sample = dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, valid=valid))
+    probability[0] *= 1e-4
+    rare = dataclasses.replace(sample, probability=probability)
+    one, other = (learnt.update(learnt.first, given, jax.random.key(1))[0] for given in (sample, rare))
+    chex.assert_trees_all_equal(one, other)
 
 
 def test_act_depends_on_own_key_and_adds_declared_extras(learnt):

@@ -21,6 +21,7 @@ from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.population.policies import PoliciesConfig, make_multi_policy_agent
+from jaxsrl.replay.state import inner_state
 from jaxsrl.run_plan import run
 from tests.support.run_configs import run_config
 
@@ -66,7 +67,7 @@ def trained(directory, name, make_agent, num_updates, plan="serial", with_state=
         checkpoint_interval_updates=0,
     )
     report = run(PLANS[plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
-    return spec, agent, report.state
+    return spec, agent, inner_state(report.state)
 
 
 def greedy(agent, params, seen):
@@ -82,9 +83,10 @@ def rooms(with_state=True):
     return {"observation": own, "state": np.repeat(np.array(places, np.float32), 2, 0)} if with_state else own
 
 
-def team_values(spec, mixer, params, seen, network=NETWORK):
+def team_values(spec, mixer, state, seen, network=NETWORK):
     """Of every pair of two actions in each of E environments, [E, 2, 2]."""
     net = make_team_values(network, spec, mixer, shared=True)
+    params = {"agents": state.params["agents"], "mixer": state.extra.mixer}
     one_step = jax.tree.map(lambda leaf: leaf[None], seen)
     rows = len(jax.tree.leaves(seen)[0])
     present = jnp.ones((1, rows), bool)
@@ -107,7 +109,7 @@ def test_qmix_learns_the_two_step_game_of_its_paper_to_the_value(tmp_path, plan)
     spec, agent, state = trained(tmp_path, "TwoStepUnequal", make, 120, plan)
     actions = greedy(agent, state.params, rooms())
     assert (actions[0], *actions[4:]) == (1, 1, 1)
-    values = team_values(spec, make_monotone_mixer(NETWORK, spec, 32), state.params, rooms())
+    values = team_values(spec, make_monotone_mixer(NETWORK, spec, 32), state, rooms())
     g = DISCOUNT
     expected = [[[7 * g] * 2, [8 * g] * 2], [[7.0] * 2] * 2, [[0.0, 1.0], [1.0, 8.0]]]
     np.testing.assert_allclose(values, expected, atol=0.25)
@@ -120,7 +122,7 @@ def test_vdn_chooses_worse_room_of_two_step_team(tmp_path, plan):
 
     spec, agent, state = trained(tmp_path, "TwoStepUnequal", make, 120, plan)
     assert greedy(agent, state.params, rooms())[0] == 0
-    values = team_values(spec, make_sum_mixer(), state.params, rooms())
+    values = team_values(spec, make_sum_mixer(), state, rooms())
     # The closest sums; what has been drawn is only nearly even.
     np.testing.assert_allclose(values[1], 7.0, atol=0.25)
     np.testing.assert_allclose(values[2], [[-1.5, 2.5], [2.5, 6.5]], atol=0.5)
@@ -135,7 +137,7 @@ def test_qmix_learns_two_step_team(tmp_path, with_state):
     seen = rooms(with_state)
     actions = greedy(agent, state.params, seen)
     assert (actions[0], *actions[4:]) == (1, 1, 1)
-    values = team_values(spec, make_monotone_mixer(NETWORK, spec, 32), state.params, seen)
+    values = team_values(spec, make_monotone_mixer(NETWORK, spec, 32), state, seen)
     np.testing.assert_allclose(values.max((1, 2)), [DISCOUNT, 0.25, 1.0], atol=0.1)
 
 
@@ -147,7 +149,7 @@ def test_qmix_with_memory_learns_from_whole_episodes_by_priority(tmp_path):
     )
     spec, agent, state = trained(tmp_path, "TwoStepUnequal", lambda own: make_qmix(config, own, network), 120)
     starts = jax.tree.map(lambda leaf: leaf[:2], rooms())
-    values = team_values(spec, make_monotone_mixer(network, spec, 32), state.params, starts, network)
+    values = team_values(spec, make_monotone_mixer(network, spec, 32), state, starts, network)
     assert greedy(agent, state.params, starts)[0] == 1
     np.testing.assert_allclose(values, [[[7 * DISCOUNT] * 2, [8 * DISCOUNT] * 2]], atol=0.4)
 
@@ -161,7 +163,7 @@ def test_qmix_and_vdn_learn_secret_signs(tmp_path):
         tmp_path / "qmix", "SecretSigns", lambda own: make_qmix(QMIXConfig(**COMMON), own, NETWORK), 150
     )
     np.testing.assert_array_equal(greedy(agent, state.params, seen), best)
-    values = team_values(spec, make_monotone_mixer(NETWORK, spec, 32), state.params, seen)
+    values = team_values(spec, make_monotone_mixer(NETWORK, spec, 32), state, seen)
     np.testing.assert_allclose(values.max((1, 2)), [1.0 + x * y for x, y in signs], atol=0.15)
     _, agent, state = trained(
         tmp_path / "vdn", "SecretSigns", lambda own: make_vdn(VDNConfig(**COMMON), own, NETWORK), 100

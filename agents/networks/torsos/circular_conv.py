@@ -36,11 +36,16 @@ class CircularConvolution(nn.Module):
         return x.reshape((*rays.shape[:-1], rays.shape[-1] * self.channels))
 
 
+def is_leaf_called(name: str, key: str) -> bool:
+    """Returns whether a name means the leaf `key`: "lidar" also means "observation/lidar" or "team/0/lidar"."""
+    return key == name or key.endswith(f"/{name}")
+
+
 def with_circles(names: Sequence[str], inputs: dict[str, Any], dtype: DTypeName = "float32") -> dict[str, Any]:
     """Returns encoded leaves by name, those of `names` convolved. A calling module gets submodules "circle/KEY".
 
     Args:
-        names: Names of leaves of rays. "lidar" also means "observation/lidar" of a critic, or "team/0/lidar" of a team.
+        names: Names of leaves of rays, as in `is_leaf_called`.
         inputs: Result of `ObservationInputs.encode`.
         dtype: Type of the computation.
 
@@ -50,7 +55,7 @@ def with_circles(names: Sequence[str], inputs: dict[str, Any], dtype: DTypeName 
     vectors = {key: x for key, x in inputs.items() if isinstance(x, Array) and not isinstance(x, EntitySet)}
     chosen: list[str] = []
     for name in names:
-        matches = [key for key in vectors if key == name or key.endswith(f"/{name}")]
+        matches = [key for key in vectors if is_leaf_called(name, key)]
         if not matches:
             raise UserError(
                 f"expected circular to name leaves that are vectors of rays, got {name!r}: the vectors are {', '.join(vectors)}"

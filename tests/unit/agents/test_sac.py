@@ -105,7 +105,7 @@ def _batch(learnt: Learnt):
 
 def _importance(learnt: Learnt) -> np.ndarray:
     beta = learnt.bound.beta(learnt.first.num_updates)
-    return np.asarray(importance_weights(learnt.sample.probability, learnt.sample.num_windows, beta))
+    return np.asarray(importance_weights(learnt.sample.probability, learnt.sample.trajectory.valid[0], beta))
 
 
 def _added(learnt: Learnt, observation, key) -> tuple[np.ndarray, np.ndarray]:
@@ -180,7 +180,7 @@ def test_transitions_match_loop_over_windows(learnt):
     unit = (np.asarray(learnt.sample.trajectory.action[0]) - [1.0, 0.25]) / [2.0, 0.25]
     np.testing.assert_allclose(batch.action, unit, atol=1e-5)
     probability = np.asarray(learnt.sample.probability)
-    weights = (20 * probability) ** -0.7  # beta is half way from 0.4 to 1 after 5 of 10 updates
+    weights = np.where(counts, probability**-0.7, 0.0)  # beta is half way from 0.4 to 1 after 5 of 10 updates
     np.testing.assert_allclose(_importance(learnt), weights / weights.max(), rtol=1e-4)
 
 

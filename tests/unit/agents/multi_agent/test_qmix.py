@@ -78,7 +78,7 @@ def values_and_first_action(agent, net, state, sample):
     data = sample.trajectory
     seen = jax.tree.map(lambda leaf: leaf[:1], data.observation)
     values, _ = net.unroll(state.params, seen, (), data.is_first[:1])
-    mixed = net.mixed(state.params, values, data.action, seen, data.valid)
+    mixed = net.mixed({"mixer": state.extra.mixer}, values, data.action, seen, data.valid)
     rows = data.action.shape[1]
     keys, first = jax.random.split(jax.random.key(0), rows), np.ones(rows, bool)
     actions, _, _ = agent.act(state.params, jax.tree.map(lambda leaf: leaf[0], seen), (), first, keys, Mode.GREEDY)

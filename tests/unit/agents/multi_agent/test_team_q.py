@@ -204,12 +204,19 @@ def test_qmix_update_moves_target_once_per_period(learnt):
     chex.assert_trees_all_equal_shapes_and_dtypes(state, first)
     chex.assert_trees_all_equal(first.extra.target, state.extra.target)
     second, _, _ = update(first, sample_of(data), jax.random.key(0))
-    nets = {name: second.params[name] for name in ("agents", "mixer")}
+    nets = {"agents": second.params["agents"], "mixer": second.extra.mixer}
     chex.assert_trees_all_equal(second.extra.target, nets)
     assert (int(second.num_updates), int(second.extra.num_gradient_steps)) == (0, 2)
     assert (priorities.shape, priorities.dtype) == ((ENVS,), jnp.float32)
     assert (priorities >= 0).all()
     assert agent.data.agents_per_window == TEAM
+
+
+def test_parameters_of_the_mixer_are_not_published():
+    agent = make_qmix(QMIXConfig(total_updates=4), team(), NETWORK)
+    state = jax.eval_shape(agent.init, jax.random.key(1))
+    assert set(state.params) == {"agents", "epsilon"}
+    assert jax.tree.leaves(state.extra.mixer)
 
 
 def test_junk_of_agents_that_are_not_there_changes_no_bit(learnt):
@@ -333,9 +340,9 @@ def test_unevenly_drawn_windows_are_weighed_by_their_probability():
     state, step = jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update)
     probability = np.array([0.1, 0.4, 0.2, 0.1, 0.2], np.float32)
     _, metrics, _ = step(state, dataclasses.replace(sample_of(trajectory()), probability=probability), None)
-    weight = importance_weights(probability, 10, 1.0)
+    weight = importance_weights(probability, np.ones(5, bool), 1.0)
     np.testing.assert_allclose(weight, [1.0, 0.25, 0.5, 1.0, 0.5])
-    nets = {name: state.params[name] for name in ("agents", "mixer")}
+    nets = {"agents": state.params["agents"], "mixer": state.extra.mixer}
     bound = agent.update.args[0]
     expected, _ = jax.jit(partial(loss, bound))(nets, state.extra.target, trajectory(), weight)
     np.testing.assert_allclose(metrics["loss/value"], expected, rtol=1e-5)
@@ -345,8 +352,9 @@ def test_a_target_may_follow_slowly():
     config = dataclasses.replace(CONFIG, tau=0.25)
     params = {"agents": np.ones((2, ACTIONS), np.float32), "mixer": {}}
     optimizer, net = optax.sgd(1.0), linear_values()
-    extra = TeamQExtra(jax.tree.map(np.zeros_like, params), jnp.zeros((), jnp.int32))
-    state = LearnerState(params | {"epsilon": 0.0}, optimizer.init(params), jnp.zeros((), jnp.int32), extra)
+    extra = TeamQExtra({}, jax.tree.map(np.zeros_like, params), jnp.zeros((), jnp.int32))
+    acting = {"agents": params["agents"], "epsilon": 0.0}
+    state = LearnerState(acting, optimizer.init(params), jnp.zeros((), jnp.int32), extra)
     step = jax.jit(partial(update, team_q(config, net, optimizer)))
     after, _, _ = step(state, sample_of(trajectory()), None)
     np.testing.assert_allclose(after.extra.target["agents"], 0.25 * after.params["agents"], rtol=1e-6)

@@ -12,12 +12,20 @@ from envpool_bridge.errors import UserError
 def test_importance_weights_match_formula(beta):
     probability = np.random.default_rng(0).random(64).astype(np.float32) * 1e-3 + 1e-9
     raw = (1000 * probability.astype(np.float64)) ** -beta
-    weights = importance_weights(jnp.asarray(probability), jnp.int32(1000), beta)
+    weights = importance_weights(jnp.asarray(probability), jnp.ones(64, bool), beta)
     np.testing.assert_allclose(weights, raw / raw.max(), rtol=1e-5)
 
 
 def test_even_draws_all_count_fully():
-    assert importance_weights(jnp.full(4, 1e-7), jnp.int32(10_000_000), 0.7).tolist() == [1.0] * 4
+    assert importance_weights(jnp.full(4, 1e-7), jnp.ones(4, bool), 0.7).tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_windows_that_do_not_count_have_no_effect(beta):
+    probability, counted = jnp.array([0.2, 1e-30, 0.1]), jnp.array([1.0, 0.0, 1.0])
+    weights = importance_weights(probability, counted, beta)
+    np.testing.assert_allclose(weights, [0.5**beta, 0.0, 1.0], rtol=1e-6)
+    assert importance_weights(probability, jnp.zeros(3), beta).tolist() == [0.0] * 3
 
 
 def test_the_exponent_grows_to_one_over_the_run():
@@ -35,7 +43,7 @@ def test_a_constant_exponent_needs_no_number_of_updates():
 def test_exponent_of_uniform_replay_is_zero():
     schedule = importance_exponent_schedule(0.4, 0, is_prioritized=False)
     assert float(schedule(jnp.int32(3))) == 0.0
-    assert importance_weights(jnp.array([0.1, 0.4]), jnp.int32(10), schedule(jnp.int32(3))).tolist() == [1.0, 1.0]
+    assert importance_weights(jnp.array([0.1, 0.4]), jnp.ones(2, bool), schedule(jnp.int32(3))).tolist() == [1.0, 1.0]
 
 
 def test_invalid_importance_exponents_are_rejected():

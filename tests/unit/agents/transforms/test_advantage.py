@@ -117,7 +117,9 @@ def test_advantage_equals_the_generalized_one_by_hand(case):
         extra = {**extra, "popart": PopArt(jnp.float32(shift), jnp.float32(scale**2), jnp.float32(1.0))}
     value = shift + scale * np.asarray(make_actor_critic(NETWORK, SPEC).value(network_params, observation))
     expected = looped_advantages(batch, reward, value, lambda_)
-    np.testing.assert_allclose(agent.advantage(params, extra, batch), expected, rtol=1e-4, atol=1e-5)
+    actual, counted = agent.advantage(params, extra, batch)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(counted, batch.valid)
 
 
 def test_an_agent_with_rewards_of_its_own_offers_no_advantage():

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.api import Mode, Trajectory
-from agents.muzero import MuZeroConfig, make_muzero
+from agents.api import Agent, LearnerState, Mode, OnPolicy, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.transforms.multi_policy import (
@@ -175,7 +174,8 @@ def test_every_policy_acts_for_its_agents_as_it_would_alone(spec, make, mode):
         )
         np.testing.assert_array_equal(rows_of(group.agent_indices, spec.rows_per_env, action, 0), expected)
         for name, values in added.items():
-            np.testing.assert_array_equal(rows_of(group.agent_indices, spec.rows_per_env, extras[name], 0), values)
+            stored = extras[f"{group.name}/{name}"]
+            np.testing.assert_array_equal(rows_of(group.agent_indices, spec.rows_per_env, stored, 0), values)
 
 
 @pytest.mark.slow
@@ -190,7 +190,9 @@ def test_every_policy_learns_from_its_own_rows_as_if_alone(spec, make):
         own = jax.tree.map(
             lambda x, group=group: jnp.asarray(rows_of(group.agent_indices, spec.rows_per_env, x, 1)), batch
         )
-        own = dataclasses.replace(own, observation=own.observation[..., : group.spec.observation.shape[0]])
+        extras = {name: own.extras[f"{group.name}/{name}"] for name in group.agent.extras}
+        seen = own.observation[..., : group.spec.observation.shape[0]]
+        own = dataclasses.replace(own, observation=seen, extras=extras)
         first = jax.jit(group.agent.init)(jax.random.key(0))
         first = dataclasses.replace(first, params=state.params[group.name], opt_state=state.opt_state[group.name])
         expected, found = jax.jit(group.agent.update)(first, own, jax.random.fold_in(key, number))
@@ -229,14 +231,31 @@ def test_actions_are_padded_where_other_agents_have_more_numbers():
     np.testing.assert_array_equal(action[1::2, 1:], 0.0)
 
 
-def test_policies_whose_values_differ_in_shape_are_rejected():
-    agents = tuple(AgentSpec(name, TWINS.observation, DiscreteSpec(n)) for name, n in (("a", 2), ("b", 3)))
-    spec = dataclasses.replace(TWINS, agents=agents)
+def test_extras_of_one_name_may_differ_in_shape():
+    """Each policy records its first observed number several times, and gets its own back for the update."""
+    places, sizes = {"one": (0, 2), "two": (1,)}, {"one": 2, "two": 3}
 
-    def muzero(own):
-        return make_muzero(MuZeroConfig(total_updates=4), own, NetworkConfig(hidden_sizes=(4,)))
+    def noting(name):
+        def act(params, observation, state, is_first, keys, mode):
+            return jnp.zeros(len(keys), jnp.int32), {"note": jnp.tile(observation[:, :1], sizes[name])}, state
 
-    with pytest.raises(
-        UserError, match=r"policy 'two': muzero adds \w+ of shape \(3,\) .* another policy of shape \(2,\)"
-    ):
-        make_policies(spec, {"a": "one", "b": "two"}, muzero)
+        def update(state, batch, key):
+            return state, dict(batch.extras)
+
+        state = LearnerState({}, (), jnp.int32(0))
+        extras = {"note": ArraySpec((sizes[name],), "float32")}
+        agent = Agent(name, lambda key: state, lambda num_rows: (), act, update, extras, OnPolicy())
+        return PolicyGroup(name, places[name], policy_spec(TWINS, places[name]), agent)
+
+    agent = make_grouped(TWINS, [noting("one"), noting("two")])
+    batch = random_batch(TWINS, ())
+    state, first, is_first = agent.init(jax.random.key(3)), batch.observation[0], batch.is_first[0]
+    keys = jax.random.split(jax.random.key(4), len(is_first))
+    _, extras, _ = agent.act(state.params, first, ((), ()), is_first, keys, Mode.SAMPLE)
+    assert {name: extra.shape[1:] for name, extra in extras.items()} == {"one/note": (2,), "two/note": (3,)}
+    assert {name: extra.shape for name, extra in agent.extras.items()} == {"one/note": (2,), "two/note": (3,)}
+    batch = dataclasses.replace(batch, extras=jax.tree.map(lambda extra: extra[None], extras))
+    _, metrics = agent.update(state, batch, jax.random.key(5))
+    for name, size in sizes.items():
+        seen = rows_of(places[name], TWINS.rows_per_env, first[:, :1], 0)
+        np.testing.assert_array_equal(metrics[f"{name}/note"][0], np.tile(seen, size))

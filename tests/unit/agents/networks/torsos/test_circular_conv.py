@@ -8,6 +8,7 @@ import pytest
 
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.networks.phasic import make_phasic
 from agents.networks.torsos.circular_conv import CircularConvolution, with_circles
 from agents.networks.torsos.entity_sets import EntitySet
 from agents.sac import SACConfig, make_sac
@@ -74,6 +75,28 @@ def test_critics_of_sac_convolve_the_leaves_of_their_observation():
     spec = EnvSpec("rays", leaves, ArraySpec((1,), "float32", -1.0, 1.0))
     agent = make_sac(SACConfig(random_updates=0), spec, NetworkConfig(hidden_sizes=(4,), circular=("lidar",)))
     assert "circle" in str(jax.tree.structure(jax.eval_shape(agent.init, jax.random.key(0)).extra.critic))
+
+
+@pytest.mark.parametrize("make", [make_actor_critic, lambda *given: make_phasic(*given).net], ids=["ppo", "ppg"])
+def test_rays_that_only_the_critic_sees_may_be_circular(make):
+    leaves = {"lidar": ArraySpec((6,), "float32"), "x": ArraySpec((2,), "float32")}
+    spec = EnvSpec("rays", leaves, DiscreteSpec(2), critic_only=("lidar",))
+    net = make(NetworkConfig(hidden_sizes=(4,), circular=("lidar",)), spec)
+    params = jax.eval_shape(net.init, jax.random.key(0))
+    convolved = {part: "circle" in str(jax.tree.structure(params[part])) for part in ("actor", "critic")}
+    assert convolved == {"actor": False, "critic": True}
+    misspelled = make(NetworkConfig(hidden_sizes=(4,), circular=("lidr",)), spec)
+    with pytest.raises(UserError, match="vectors of rays, got 'lidr'"):
+        jax.eval_shape(misspelled.init, jax.random.key(0))
+
+
+def test_continuous_actor_skips_rays_that_it_does_not_see():
+    leaves = {"lidar": ArraySpec((6,), "float32"), "x": ArraySpec((2,), "float32")}
+    spec = EnvSpec("rays", leaves, ArraySpec((1,), "float32", -1.0, 1.0), critic_only=("lidar",))
+    agent = make_sac(SACConfig(random_updates=0), spec, NetworkConfig(hidden_sizes=(4,), circular=("lidar",)))
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    assert "circle" in str(jax.tree.structure(state.extra.critic))
+    assert "circle" not in str(jax.tree.structure(state.params))
 
 
 @pytest.mark.parametrize("name", ["lidr", "boxes"])

@@ -64,10 +64,11 @@ def random_slots(spec, pools=1, seed=0):
     rng = np.random.default_rng(seed)
     rows = ENVS * spec.rows_per_env // pools
     memory = tuple({"memory": ArraySpec((), "float32")} for _ in spec.agents)
-    layout = make_layout(spec, PoolShape(1, 1, 1, rows, STEPS, 1), {"noise": ArraySpec((), "float32")}, memory)
+    extras = {f"{agent.name}/noise": ArraySpec((), "float32") for agent in spec.agents}
+    layout = make_layout(spec, PoolShape(1, 1, 1, rows, STEPS, 1), extras, memory)
     slots = [allocate_slots(layout)[0] for _ in range(pools)]
     for slot in slots:
-        for array in (*leaves(slot.frames), slot.reward, slot.extras["noise"], *leaves(slot.agent_state)):
+        for array in (*leaves(slot.frames), slot.reward, *slot.extras.values(), *leaves(slot.agent_state)):
             array[...] = rng.normal(size=array.shape)
         slot.action[...] = rng.integers(0, 2, slot.action.shape)
         slot.valid[...] = rng.random(slot.valid.shape) < 0.8
@@ -145,7 +146,8 @@ def test_each_policys_devices_get_its_own_rows_and_no_others():
         rows = [env * 3 + place for env in range(ENVS)]
         np.testing.assert_array_equal(batches[name].observation, whole.observation[:, rows])
         np.testing.assert_array_equal(batches[name].reward, whole.reward[:, rows])
-        np.testing.assert_array_equal(batches[name].extras["noise"], whole.extras["noise"][:, rows])
+        noise = f"{name}/noise"
+        np.testing.assert_array_equal(batches[name].extras[noise], whole.extras[noise][:, rows])
         np.testing.assert_array_equal(
             batches[name].agent_state[place]["memory"], whole.agent_state[place]["memory"][rows]
         )
