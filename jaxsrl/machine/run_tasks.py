@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from envpool_bridge.errors import UserError
+from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.machine.bound_command import bound_command
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
 from jaxsrl.machine.resources import count_cores
@@ -34,8 +35,36 @@ class Task:
     output: Path | None = None
 
 
+class Process(Protocol):
+    """A local process, or one on a node of a cluster."""
+
+    def poll(self) -> int | None:
+        """Returns its exit status, negative for a signal; None while it runs."""
+        ...
+
+    def send_signal(self, sig: int, /) -> None:
+        """Sends a signal, unless it has ended."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit status. Raises subprocess.TimeoutExpired if it does not end within `timeout` seconds."""
+        ...
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        ...
+
+
+Start = Callable[[Task], Process]
+"""Starts a task elsewhere than in a process of this machine."""
+
+
 def run_tasks(
-    tasks: Sequence[Task], at_once: int, show: Callable[[str], None], poll_seconds: float = POLL_SECONDS
+    tasks: Sequence[Task],
+    at_once: int,
+    show: Callable[[str], None],
+    poll_seconds: float = POLL_SECONDS,
+    start: Start | None = None,
 ) -> int:
     """Runs commands; returns an exit status. No process remains.
 
@@ -46,31 +75,72 @@ def run_tasks(
         at_once: processes at the same time, each with an equal part of the cores.
         show: called with a line for each task that starts or ends.
         poll_seconds: between looks at the processes.
+        start: starts a task; None for a process of this machine.
 
     Returns:
         0; the status of a task that failed; the status of the signal after a stop signal.
 
     Raises:
-        UserError: `at_once` is below 1, or above the number of cores.
+        UserError: `at_once` is below 1, or above the number of cores of this machine.
+        EnvPoolError: a process that `start` returned could not run; the others have stopped.
     """
-    if not 1 <= at_once <= count_cores():
+    if start is None and not 1 <= at_once <= count_cores():
         raise UserError(
             f"processes at the same time (--at-once): expected at least 1, and at most one for each of the {count_cores()} cores, "
             f"got {at_once}"
         )
-    return _Processes(tasks, at_once, show, poll_seconds).run()
+    return _Processes(tasks, at_once, show, poll_seconds, start).run()
+
+
+def start_here(task: Task) -> Process:
+    """Starts a process of this machine."""
+    with contextlib.ExitStack() as held:
+        file = None if task.output is None else held.enter_context(open(task.output, "ab"))
+        # A session of its own: a terminal's Ctrl-C reaches it only through this process.
+        return subprocess.Popen(bound_command(task.command), stdout=file, stderr=file, start_new_session=True)
+
+
+def stop_processes(processes: Sequence[Process], signal_name: str, show: Callable[[str], None]) -> None:
+    """Sends a signal to processes, waits for their ends, and kills those that remain.
+
+    Args:
+        processes: to stop.
+        signal_name: signal.
+        show: receives a line if they do not end in time.
+    """
+    try:
+        for process in processes:
+            process.send_signal(signal.Signals[signal_name])
+        deadline = time.monotonic() + _STOP_SECONDS
+        for process in processes:
+            process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        show(f"processes did not stop within {_STOP_SECONDS:.0f} s and were killed")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 class _Processes:
     """Processes of the tasks. Thread-safety: the main thread."""
 
-    def __init__(self, tasks: Sequence[Task], at_once: int, show: Callable[[str], None], poll_seconds: float) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        at_once: int,
+        show: Callable[[str], None],
+        poll_seconds: float,
+        start_elsewhere: Start | None,
+    ) -> None:
         self._waiting, self._show, self._poll_seconds = list(tasks), show, poll_seconds
-        self._cores = _divide_cores(min(at_once, len(self._waiting)))
-        self._running: dict[str, tuple[subprocess.Popen[bytes], set[int]]] = {}
+        self._start_elsewhere, at_once = start_elsewhere, min(at_once, len(self._waiting))
+        self._cores = [set[int]() for _ in range(at_once)] if start_elsewhere else _divide_cores(at_once)
+        self._running: dict[str, tuple[Process, set[int]]] = {}
         self._stop = threading.Event()
         self._signal = ""
         self._status = 0
+        self._error: EnvPoolError | None = None
 
     def run(self) -> int:
         """Runs all tasks to their ends."""
@@ -81,17 +151,12 @@ class _Processes:
                         self._start(self._waiting.pop(0), self._cores.pop(0))
                     self._stop.wait(self._poll_seconds)
                     self._collect()
-                for process, _ in self._running.values():
-                    process.send_signal(signal.Signals[self._signal] if self._signal else signal.SIGTERM)
-                deadline = time.monotonic() + _STOP_SECONDS
-                for process, _ in self._running.values():
-                    process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self._show(f"processes did not stop within {_STOP_SECONDS:.0f} s and were killed")
             finally:
-                for process, _ in self._running.values():
-                    process.kill()
-                    process.wait()
+                stop_processes(
+                    [process for process, _ in self._running.values()], self._signal or "SIGTERM", self._show
+                )
+        if self._error is not None:
+            raise self._error
         return exit_status(self._signal) if self._signal else self._status
 
     def _request_stop(self, signal_name: str) -> None:
@@ -99,17 +164,18 @@ class _Processes:
         self._stop.set()
 
     def _start(self, task: Task, cores: set[int]) -> None:
-        with _only_cores(cores), contextlib.ExitStack() as held:
-            file = None if task.output is None else held.enter_context(open(task.output, "ab"))
-            # A session of its own: a terminal's Ctrl-C reaches it only through this process.
-            process = subprocess.Popen(bound_command(task.command), stdout=file, stderr=file, start_new_session=True)
-        self._running[task.name] = process, cores
+        start = self._start_elsewhere or start_here
+        with _only_cores(cores):
+            self._running[task.name] = start(task), cores
         self._show(f"{task.name} starts" + (f": see {task.output}" if task.output else ""))
 
     def _collect(self) -> None:
         """Removes processes that have ended; after a failure, stops the others."""
         for name, (process, cores) in list(self._running.items()):
-            status = process.poll()
+            try:
+                status = process.poll()
+            except EnvPoolError as error:
+                self._error, status = self._error or error, 1
             if status is None or self._signal:  # a stopped task is run again later
                 continue
             del self._running[name]

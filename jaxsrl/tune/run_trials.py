@@ -2,24 +2,28 @@
 
 # pyright: reportMissingImports=false
 
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jaxsrl.checkpoints.run_directory import read_json
-from jaxsrl.machine.bound_command import bound_command
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
+from jaxsrl.machine.run_tasks import Process, Start, Task, start_here, stop_processes
 from jaxsrl.tune.study import RESULT, Sweep, import_optuna, make_sampler, open_study, trial_name
 
 _POLL_SECONDS = 0.2
-_STOP_SECONDS = 300.0  # a run saves before it stops
 
 
-def run_trials(directory: Path, sweep: Sweep, trials: int, jobs: int, show: Callable[[str], None]) -> int:
+def run_trials(
+    directory: Path,
+    sweep: Sweep,
+    trials: int,
+    jobs: int,
+    show: Callable[[str], None],
+    start: Start | None = None,
+) -> int:
     """Runs a sweep until the study has `trials` trials; those that an earlier call left unfinished resume first.
 
     A stop signal stops the trials, which save first. The same call resumes them.
@@ -30,6 +34,7 @@ def run_trials(directory: Path, sweep: Sweep, trials: int, jobs: int, show: Call
         trials: of the whole sweep, also those of earlier calls.
         jobs: trials at the same time.
         show: called with each line of progress.
+        start: starts the process of a trial; None for processes of this machine.
 
     Returns:
         0; 1 if a trial failed; the status of the signal after a stop signal.
@@ -41,7 +46,7 @@ def run_trials(directory: Path, sweep: Sweep, trials: int, jobs: int, show: Call
         stopped.append(name)
         stop.set()
 
-    runner = _Runner(directory, sweep, trials, jobs, show)
+    runner = _Runner(directory, sweep, trials, jobs, show, start or start_here)
     with stop_on_signals(request_stop):
         runner.run(stop)
     return exit_status(stopped[0]) if stopped else int(runner.has_failed)
@@ -50,12 +55,20 @@ def run_trials(directory: Path, sweep: Sweep, trials: int, jobs: int, show: Call
 class _Runner:
     """Processes of trials. Thread-safety: one thread."""
 
-    def __init__(self, directory: Path, sweep: Sweep, trials: int, jobs: int, show: Callable[[str], None]) -> None:
-        self.has_failed = False
+    def __init__(
+        self,
+        directory: Path,
+        sweep: Sweep,
+        trials: int,
+        jobs: int,
+        show: Callable[[str], None],
+        start: Start,
+    ) -> None:
+        self.has_failed, self._start = False, start
         self._directory, self._sweep, self._trials, self._jobs, self._show = directory, sweep, trials, jobs, show
         self._space, self._states = sweep.parse_space(), import_optuna().trial.TrialState
         self._study: Any = open_study(directory, sweep)
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int, Process] = {}
         self._unfinished: list[int] = []
 
     def run(self, stop: threading.Event) -> None:
@@ -64,20 +77,13 @@ class _Runner:
         try:
             while not stop.is_set() and (self._start_missing() or self._processes):
                 stop.wait(_POLL_SECONDS)
-                for number in [each for each, process in self._processes.items() if process.poll() is not None]:
-                    if not stop.is_set():  # a stopped trial stays unfinished
-                        self._record(number, self._processes.pop(number).returncode)
-            for process in self._processes.values():
-                process.terminate()
-            deadline = time.monotonic() + _STOP_SECONDS
-            for process in self._processes.values():
-                process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._show(f"trials did not stop within {_STOP_SECONDS:.0f} s and were killed")
+                for number, process in list(self._processes.items()):
+                    status = process.poll()
+                    if status is not None and not stop.is_set():  # a stopped trial stays unfinished
+                        del self._processes[number]
+                        self._record(number, status)
         finally:
-            for process in self._processes.values():
-                process.kill()
-                process.wait()
+            stop_processes(list(self._processes.values()), "SIGTERM", self._show)
 
     def _read_unfinished(self) -> None:
         """Finds the trials that run in the storage, but in no process."""
@@ -94,12 +100,8 @@ class _Runner:
         started = False
         while len(self._processes) < self._jobs and (number := self._next_number()) is not None:
             name = trial_name(number)
-            command = bound_command([sys.executable, "-m", "jaxsrl.tune.trial", str(self._directory), str(number)])
-            with open(self._directory / f"{name}.txt", "ab") as output:
-                # A session of its own: a terminal's Ctrl-C reaches it only through this process.
-                self._processes[number] = subprocess.Popen(
-                    command, stdout=output, stderr=output, start_new_session=True
-                )
+            command = [sys.executable, "-m", "jaxsrl.tune.trial", str(self._directory), str(number)]
+            self._processes[number] = self._start(Task(name, command, self._directory / f"{name}.txt"))
             started = True
         return started
 

@@ -25,16 +25,16 @@ class ReportReturns(Callback):
 
     Args:
         trial: optuna's trial.
-        every: env steps between reports.
+        reports: reports of training returns of the whole run.
         last: newest report of an earlier process of the run, by its number; -1 for none.
     """
 
-    def __init__(self, trial: Any, every: int, last: int = -1) -> None:
-        self._trial, self._every, self._last = trial, every, last
+    def __init__(self, trial: Any, reports: int, last: int = -1) -> None:
+        self._trial, self._reports, self._last = trial, reports, last
 
     def on_update(self, run: ActiveRun) -> None:
         # Dispatches of several updates may skip the update at a multiple.
-        if run.config.eval.every or run.env_steps // self._every <= max(self._last, 0):
+        if run.config.eval.every or self._number(run, run.env_steps) <= max(self._last, 0):
             return
         mean = run.episodes().get("episode/return_mean")
         if mean is not None:
@@ -47,7 +47,7 @@ class ReportReturns(Callback):
             self._report(run, evaluation.env_steps, evaluation.mean_return)
 
     def _report(self, run: ActiveRun, env_steps: int, value: float) -> None:
-        step = env_steps // self._every
+        step = self._number(run, env_steps)
         if step <= self._last or not math.isfinite(value):
             return
         self._last = step
@@ -55,6 +55,12 @@ class ReportReturns(Callback):
         # An evaluation may arrive after the last update: the run is complete.
         if run.num_updates < run.config.num_updates and self._trial.should_prune():
             run.stop(PRUNED)
+
+    def _number(self, run: ActiveRun, env_steps: int) -> int:
+        """Returns the number of the report at `env_steps`."""
+        config = run.config  # not the experiment's: a budget of gradient steps limits the env steps
+        every = config.eval.every or max(1, config.num_updates * config.env_steps_per_update // self._reports)
+        return env_steps // every
 
 
 def train_trial(directory: Path, number: int) -> str:
@@ -71,9 +77,8 @@ def train_trial(directory: Path, number: int) -> str:
     run = dataclasses.replace(experiment.run, name=trial_name(number), directory=str(directory))
     experiment = dataclasses.replace(experiment, run=run)
     use_synchronous_cpu_dispatch()
-    every = run.eval.every or max(1, run.total_env_steps // sweep.reports)
     trial = optuna.trial.Trial(study, stored._trial_id)
-    callback = ReportReturns(trial, every, max(stored.intermediate_values, default=-1))
+    callback = ReportReturns(trial, sweep.reports, max(stored.intermediate_values, default=-1))
     report = experiment.train(callbacks=[callback])
     if not report.stopped_by:
         newest = study.get_trials(deepcopy=False)[number].intermediate_values

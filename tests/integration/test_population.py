@@ -194,7 +194,7 @@ def test_the_command_trains_a_population(tmp_path):
     command += ["--eval.final-episodes", "2", "--run.num-envs", "8"]
     env = {**os.environ, "PYTHONPATH": os.getcwd()}
     results = [
-        subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300) for _ in range(2)
+        subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900) for _ in range(2)
     ]
     assert [result.returncode for result in results] == [0, 0], results[0].stderr
     first, second = (json.loads(result.stdout.splitlines()[-1])["members"] for result in results)

@@ -28,6 +28,7 @@ class TrainLeague:
         league_exploiters: players that train against all policies, from the second round.
         slots: opponents that act at the same time in a run.
         at_once: runs at the same time, each on cores of its own.
+        runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
         directory: of the runs; by default runs/league_EXPERIMENT.
         seed: of games and choices; run n has seed + n.
         json: print one JSON object instead of a table.
@@ -44,6 +45,7 @@ class TrainLeague:
     league_exploiters: int = 1
     slots: int = 4
     at_once: int = 1
+    runs_on: Literal["here", "auto", "local"] = "here"
     directory: Path | None = None
     seed: int = 0
     json: bool = False
@@ -56,6 +58,7 @@ class TrainLeague:
         from jaxsrl.tune.league import League, LeagueConfig
         from jaxsrl.tune.managed_runs import OWNED_IN_ROUNDS, hold, validate_flags, validate_opponents
         from jaxsrl.tune.matchmaking import LARGEST_SELF_SHARE
+        from jaxsrl.tune.node_runs import connected_nodes, train_on
 
         path = find_experiment(self.experiment)
         names = {field.name for field in dataclasses.fields(LeagueConfig)} - {"experiment"}
@@ -70,8 +73,9 @@ class TrainLeague:
 
         directory = self.directory or Path("runs") / f"league_{path.stem}"
         play = make_play(path, self.flags)
-        with hold(directory):
-            league = League(directory, config, play, show, at_once=self.at_once)
+        with hold(directory), connected_nodes(self.runs_on, directory, self.at_once, show) as nodes:
+            train = train_on(nodes, self.at_once, show)
+            league = League(directory, config, play, show, train, self.at_once)
             status = league.run()
         state = league.state
         rows = [

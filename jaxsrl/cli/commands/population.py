@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -25,6 +25,7 @@ class TrainPopulation:
         rule: "truncation" (Jaderberg et al. 2017), "sample_factory" (Petrenko et al. 2020), or "none".
         share: of the members that are the worst, and that are the best.
         at_once: members that train at the same time, each on cores of its own.
+        runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
         directory: of the population; by default runs/population_EXPERIMENT.
         seed: of values, copies and changes, and of the runs.
         json: print one JSON object instead of a table.
@@ -39,6 +40,7 @@ class TrainPopulation:
     rule: str = "truncation"
     share: float = 0.25
     at_once: int = 1
+    runs_on: Literal["here", "auto", "local"] = "here"
     directory: Path | None = None
     seed: int = 0
     json: bool = False
@@ -49,6 +51,7 @@ class TrainPopulation:
         import sys
 
         from jaxsrl.tune.managed_runs import hold
+        from jaxsrl.tune.node_runs import connected_nodes, train_on
         from jaxsrl.tune.pbt import PBTConfig
         from jaxsrl.tune.population import Population, PopulationConfig, validate_members
         from jaxsrl.tune.space import Choices, read_space
@@ -74,8 +77,8 @@ class TrainPopulation:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
         directory = self.directory or Path("runs") / f"population_{path.stem}"
-        with hold(directory):
-            population = Population(directory, config, self.at_once, show)
+        with hold(directory), connected_nodes(self.runs_on, directory, self.at_once, show) as nodes:
+            population = Population(directory, config, self.at_once, show, train_on(nodes, self.at_once, show))
             status = population.run()
         history = population.state["history"]
         rows = [

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -24,6 +25,7 @@ class TrainPSRO:
         games: of each pair of policies, half from each side.
         solver: "nash", "uniform" (fictitious self-play), "replicator_dynamics" or "regret_matching".
         slots: opponents that act at the same time in a run.
+        runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
         directory: of the runs; by default runs/psro_EXPERIMENT.
         seed: of games and of the first run; each further run has the next one.
         json: print one JSON object instead of a table.
@@ -36,6 +38,7 @@ class TrainPSRO:
     games: int = 1_000
     solver: str = "nash"
     slots: int = 4
+    runs_on: Literal["here", "auto", "local"] = "here"
     directory: Path | None = None
     seed: int = 0
     json: bool = False
@@ -46,6 +49,7 @@ class TrainPSRO:
         import sys
 
         from jaxsrl.tune.managed_runs import OWNED, hold, validate_flags, validate_opponents
+        from jaxsrl.tune.node_runs import connected_nodes, train_on
         from jaxsrl.tune.psro import PSRO, PSROConfig
 
         path = find_experiment(self.experiment)
@@ -68,8 +72,8 @@ class TrainPSRO:
 
         directory = self.directory or Path("runs") / f"psro_{path.stem}"
         play = _make_play_newest(path, self.flags)
-        with hold(directory):
-            psro = PSRO(directory, config, play, show)
+        with hold(directory), connected_nodes(self.runs_on, directory, 1, show) as nodes:
+            psro = PSRO(directory, config, play, show, train_on(nodes, 1, show))
             status = psro.run()
         mixture = psro.state["mixtures"][-1] if psro.state["mixtures"] else []
         values = psro.payoffs @ mixture if mixture else []

@@ -19,6 +19,7 @@ class Tune:
         space: .toml, .yaml or .json file of ranges and choices: agent.learning_rate = {low = 1e-4, high = 1e-2, log = true}.
         trials: number of trials of the whole sweep.
         jobs: trials that run at the same time.
+        runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
         pruner: rule that stops bad trials early.
         sampler: rule that chooses values: by the results so far ("tpe"), or at random.
         reports: returns that a trial reports to the pruner, at equal distances of env steps. With --eval.every it reports each
@@ -33,6 +34,7 @@ class Tune:
     space: Path
     trials: int = 20
     jobs: int = 1
+    runs_on: Literal["here", "auto", "local"] = "here"
     pruner: Literal["asha", "hyperband", "median", "none"] = "asha"
     sampler: Literal["tpe", "random"] = "tpe"
     reports: int = 10
@@ -46,6 +48,7 @@ class Tune:
         import sys
 
         from jaxsrl.tune.managed_runs import OWNED_PLACE, hold, validate_flags, validate_single
+        from jaxsrl.tune.node_runs import connected_nodes
         from jaxsrl.tune.report import print_results, read_results, write_best
         from jaxsrl.tune.run_trials import run_trials
         from jaxsrl.tune.space import read_space
@@ -60,15 +63,17 @@ class Tune:
         validate_flags(OWNED_PLACE, self.flags, space)
         made = sweep.make_experiment({name: entry.first for name, entry in space.items()})
         validate_single(made.run, "trial", space)
+        if made.run.is_offline and not made.run.eval.every:
+            raise UserError("trials without environments report the returns of evaluations: use --eval.every")
         made.build()
         directory = self.directory or Path("runs") / f"tune_{path.stem}"
 
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
-        with hold(directory):
+        with hold(directory), connected_nodes(self.runs_on, directory, self.jobs, show) as nodes:
             save_sweep(directory, sweep)
-            status = run_trials(directory, sweep, self.trials, self.jobs, show)
+            status = run_trials(directory, sweep, self.trials, self.jobs, show, nodes.start if nodes else None)
             results = read_results(directory, sweep)
             best = write_best(directory, results)
         print_results(directory, results, self.json)

@@ -106,6 +106,25 @@ class RayModels:
         return await getattr(self._host, method)(*arguments)
 
 
+class RayCommand:
+    """Body of an actor with a CommandHost; the main thread calls it, on which the kernel's end of the command depends."""
+
+    def __init__(self) -> None:
+        from jaxsrl.cluster.hosts.command_host import CommandHost
+
+        self._host = CommandHost()
+        threading.Thread(target=self._end_without_lease, name="lease", daemon=True).start()
+
+    def invoke(self, method: str, *arguments: Any) -> Any:
+        """Returns the result of a method."""
+        return getattr(self._host, method)(*arguments)
+
+    def _end_without_lease(self) -> None:
+        while self._host.has_lease():
+            time.sleep(_LOOK_SECONDS)
+        os._exit(1)
+
+
 class RayRemote:
     """A RemoteHost that is a Ray actor.
 
@@ -133,6 +152,22 @@ class RayRemoteHost(RayRemote):
 
     def __init__(self, ray: Any, options: dict[str, Any]) -> None:
         super().__init__(ray, RayHost, {**options, "concurrency_groups": {"slots": 1, "control": 2}})
+
+
+class RayRemoteCommand(RayRemote):
+    """A RemoteHost with one command.
+
+    Args:
+        ray: the module.
+        options: of the actor.
+    """
+
+    def __init__(self, ray: Any, options: dict[str, Any]) -> None:
+        super().__init__(ray, RayCommand, options)
+
+    def call(self, group: Group, method: str, *arguments: Any) -> Call:
+        del group  # one thread answers all calls
+        return self._actor.invoke.remote(method, *arguments)
 
 
 class RayRemoteReplay(RayRemote):

@@ -27,8 +27,11 @@ from jaxsrl.machine.resources import Node
 _GET_SECONDS = 60.0  # for what has ended already
 
 
-def import_ray() -> Any:
+def import_ray(flag: str = "--cluster.address") -> Any:
     """Returns the module `ray`.
+
+    Args:
+        flag: that needs it, for the message.
 
     Raises:
         UserError: it is not installed.
@@ -36,7 +39,7 @@ def import_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise UserError('--cluster.address needs Ray, which is not installed: pip install "jaxsrl[ray]"') from error
+        raise UserError(f'{flag} needs Ray, which is not installed: pip install "jaxsrl[ray]"') from error
 
 
 def node_names(alive: Sequence[dict[str, Any]]) -> dict[str, str]:

@@ -198,22 +198,25 @@ def _disconnect() -> None:
 
 
 @contextlib.contextmanager
-def joined_cluster() -> Iterator[None]:
+def joined_cluster(flag: str = "--cluster.address") -> Iterator[None]:
     """Connects this process, inside, to the running Ray cluster: that of its own connection, or Ray's "auto".
+
+    Args:
+        flag: that asks for it, for messages.
 
     Raises:
         UserError: Ray is not installed, or there is no cluster.
     """
     with _environment({"RAY_USAGE_STATS_ENABLED": "0"}), _sigterm_as_it_is():
-        ray = import_ray()
+        ray = import_ray(flag)
         is_ours = not ray.is_initialized()  # else a notebook's, say, which stays connected
         try:
             if is_ours:
                 ray.init(address="auto", **_QUIET)
         except (ConnectionError, RuntimeError) as error:
             raise UserError(
-                f"--cluster.address auto found no Ray cluster to join ({error}): start one (ray start --head, and ray start "
-                f"--address on the other machines), set RAY_ADDRESS, or use --cluster.address local"
+                f"{flag} auto found no Ray cluster to join ({error}): start one (ray start --head, and ray start "
+                f"--address on the other machines), set RAY_ADDRESS, or use {flag} local"
             ) from error
     try:
         yield

@@ -1,5 +1,6 @@
 """A sweep of tiny runs: killed, resumed, recorded and drawn."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.main import main
 from jaxsrl.config.files import read_config_file
+from jaxsrl.config.parts import EvalConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.tune import run_trials as module
@@ -154,6 +156,16 @@ def test_a_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
     assert [path.name for path in (tmp_path / "sweep").iterdir()] == [".lock"]
 
 
+def test_offline_trials_need_evaluations(tmp_path, capsys):
+    (tmp_path / "space.json").write_text('{"agent.learning_rate": {"low": 1e-4, "high": 1e-3}}')
+    flags = ["--trials", "1", "--eval.every", "0"]
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "bc", "--space", str(tmp_path / "space.json"), "--directory", str(tmp_path / "sweep"), *flags])
+    assert ended.value.code == 2
+    assert "use --eval.every" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
 class FakeTrial:
     def __init__(self):
         self.reports = {}
@@ -166,11 +178,11 @@ class FakeTrial:
         return self.reports[max(self.reports)] < 5.0
 
 
-def make_run(env_steps, mean, every=0, mode="greedy"):
-    config = RunConfig(num_envs=10, rollout_length=10, total_env_steps=1000)
+def make_run(env_steps, mean, every=0, mode="greedy", total=1000):
+    config = RunConfig(num_envs=10, rollout_length=10, total_env_steps=total)
     stops = []
     return SimpleNamespace(
-        config=SimpleNamespace(eval=SimpleNamespace(every=every, mode=mode), num_updates=config.num_updates),
+        config=dataclasses.replace(config, eval=EvalConfig(every=every, mode=mode)),
         env_steps=env_steps,
         num_updates=env_steps // 100,
         episodes=lambda: {} if mean is None else {"episode/return_mean": mean},
@@ -181,7 +193,7 @@ def make_run(env_steps, mean, every=0, mode="greedy"):
 
 def test_callback_reports_training_returns_and_prunes():
     trial = FakeTrial()
-    callback = ReportReturns(trial, 200, last=1)
+    callback = ReportReturns(trial, 5, last=1)
     stops = []
     for env_steps, mean in [(100, 9.0), (200, 9.0), (300, 9.0), (400, 8.0), (600, None), (800, 2.0), (1000, 1.0)]:
         run = make_run(env_steps, mean)
@@ -193,15 +205,23 @@ def test_callback_reports_training_returns_and_prunes():
 
 def test_callback_reports_after_dispatches_of_several_updates():
     trial = FakeTrial()
-    callback = ReportReturns(trial, 200)
+    callback = ReportReturns(trial, 5)
     for env_steps, mean in [(100, 9.0), (300, 8.0), (700, 7.0), (900, 6.0)]:  # no update at a multiple is seen
         callback.on_update(make_run(env_steps, mean))
     assert trial.reports == {1: 8.0, 3: 7.0, 4: 6.0}
 
 
+def test_reports_divide_the_env_steps_of_the_run():
+    trial = FakeTrial()
+    callback = ReportReturns(trial, 2)
+    for env_steps in (100, 200, 300, 400):  # as many as a budget of gradient steps allows
+        callback.on_update(make_run(env_steps, 9.0, total=400))
+    assert trial.reports == {1: 9.0, 2: 9.0}
+
+
 def test_an_evaluation_after_the_last_update_prunes_nothing():
     trial, stops = FakeTrial(), []
-    callback = ReportReturns(trial, 200)
+    callback = ReportReturns(trial, 5)
     for done in (900, 1000):
         run = make_run(done, None, every=200)
         callback.on_evaluation(run, Evaluation(6, done - 200, done - 200, "greedy", 1.0, 0.0, 0.0, 0.0, 0.0, 1, 0, 0.0))
@@ -212,7 +232,7 @@ def test_an_evaluation_after_the_last_update_prunes_nothing():
 
 def test_callback_reports_evaluations_instead():
     trial = FakeTrial()
-    callback = ReportReturns(trial, 200)
+    callback = ReportReturns(trial, 5)
     run = make_run(600, 1.0, every=200, mode="both")
     callback.on_update(run)
     for mode, mean in [("sample", 1.0), ("greedy", 7.0)]:

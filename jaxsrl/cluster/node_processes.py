@@ -1,0 +1,275 @@
+"""Commands as processes on the nodes of a cluster, with the interface of local processes.
+
+A node runs a command only as long as this process calls its host: the lease. A lost command starts again when its lease is over,
+so that no two processes ever write into its directory, even if its node is only out of reach.
+"""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from envpool_bridge.errors import EnvPoolError, UserError
+from jaxsrl.cluster.hosts.command_host import CommandSetup
+from jaxsrl.cluster.protocol.engine import Call, HostGoneError, RemoteHost
+from jaxsrl.machine.lifecycle import RequeueError
+from jaxsrl.machine.resources import Node
+from jaxsrl.machine.run_tasks import POLL_SECONDS, Task
+
+_CALL_SECONDS = 0.5  # between calls of one host
+_TRANSIT_SECONDS = 1.0  # in which a call arrives
+_PASSED_ON = ("JAX", "XLA_")  # variables that change the programs of a run
+
+
+class Calls(Protocol):
+    """Part of an `Engine` that carries calls."""
+
+    def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
+        """Returns some calls that have ended."""
+        ...
+
+    def get(self, call: Call) -> object:
+        """Returns the result of an ended call."""
+        ...
+
+
+class NodeProcessLostError(RequeueError):
+    """A command was lost with its node too often, or no node has had room for it. Exit status 75."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeLimits:
+    """Limits of commands on nodes.
+
+    Attributes:
+        max_restarts: of one command after its node was lost.
+        lease_seconds: time without a call after which a node ends its command.
+        room_seconds: longest time in which a command waits for room while no other runs.
+    """
+
+    max_restarts: int = 5
+    lease_seconds: float = 60.0
+    room_seconds: float = 300.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedFile:
+    """A file that all nodes must see.
+
+    Attributes:
+        path: absolute path.
+        token: its contents.
+    """
+
+    path: Path
+    token: str
+
+
+class NodeProcesses:
+    """Commands on the nodes of a cluster. Thread-safety: one thread.
+
+    Args:
+        calls: engine of the cluster.
+        spawn: starts a `CommandHost` on a node as soon as one has room.
+        shared: file by which nodes prove that they share a file system.
+        room: description of what each command takes, for messages.
+        show: receives a line when a command runs on a node, and when it is lost.
+        limits: of restarts and waits.
+
+    Attributes:
+        answered_at: when a host answered last.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        spawn: Callable[[], RemoteHost],
+        shared: SharedFile,
+        room: str,
+        show: Callable[[str], None],
+        limits: NodeLimits | None = None,
+    ) -> None:
+        self.calls, self.spawn, self.room, self.show = calls, spawn, room, show
+        self.limits, self._shared = limits or NodeLimits(), shared
+        self.answered_at = time.monotonic()
+        self._processes: list[NodeProcess] = []
+
+    def start(self, task: Task) -> "NodeProcess":
+        """Starts a command, without waiting for room."""
+        setup = CommandSetup(
+            tuple(task.command),
+            (task.output or Path(os.devnull)).absolute(),
+            Path.cwd(),
+            self._shared.path,
+            self._shared.token,
+            {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)},
+            self.limits.lease_seconds,
+        )
+        process = NodeProcess(self, task.name, setup)
+        self._processes = [*(each for each in self._processes if not each.has_ended), process]
+        return process
+
+    def poll(self) -> None:
+        """Calls the hosts of all commands that run, which extends their leases."""
+        for process in self._processes:
+            process.poll()
+
+    def close(self) -> None:
+        """Kills all commands; idempotent."""
+        for process in self._processes:
+            process.kill()
+
+
+class NodeProcess:
+    """A command on a node, through its restarts on others. Thread-safety: one thread."""
+
+    def __init__(self, owner: NodeProcesses, name: str, setup: CommandSetup) -> None:
+        self._owner, self._name, self._setup = owner, name, setup
+        self._status: int | None = None
+        self._stop_signal, self._restarts, self._restart_at = 0, 0, 0.0
+        self._spawn()
+
+    @property
+    def has_ended(self) -> bool:
+        """Returns whether it has an exit status."""
+        return self._status is not None
+
+    def poll(self) -> int | None:
+        """Returns the exit status, negative for a signal; None while it runs, waits for room, or is about to start again.
+
+        Raises:
+            NodeProcessLostError: the command was lost too often, or no node has had room for it in time.
+            UserError: the node does not share the files of this process.
+        """
+        now = time.monotonic()
+        if self._status is not None:
+            return self._status
+        if self._remote is None:
+            if now >= self._restart_at:
+                self._spawn()
+        elif self._call is None:
+            if now - self._called_at >= _CALL_SECONDS:
+                self._called_at, self._call = now, self._remote.call("control", "status")
+        elif self._owner.calls.wait([self._call], 0.0):
+            self._take_answer(self._call)
+        elif self._is_started and now - self._called_at > self._owner.limits.lease_seconds:
+            self._on_loss("it did not answer")
+        elif not self._is_started:
+            self._validate_room(now)
+        return self._status
+
+    def send_signal(self, sig: int) -> None:
+        """Sends a signal, unless the command has ended. It does not start again after that."""
+        self._stop_signal = sig
+        if not self._is_started:
+            self._end(-sig)
+        elif self._remote is not None and self._status is None:
+            self._called_at = time.monotonic()
+            self._remote.call("control", "send_signal", int(sig))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit status; calls the other hosts meanwhile.
+
+        Raises:
+            subprocess.TimeoutExpired: the command did not end within `timeout` seconds.
+        """
+        deadline = time.monotonic() + (timeout if timeout is not None else float("inf"))
+        while self._status is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self._setup.command, timeout or 0.0)
+            time.sleep(POLL_SECONDS)
+            self._owner.poll()
+        return self._status
+
+    def kill(self) -> None:
+        """Ends the command at once, with its host; idempotent."""
+        self._end(-signal.SIGKILL)
+
+    def _spawn(self) -> None:
+        self._is_started, self._called_at = False, time.monotonic()
+        self._remote: RemoteHost | None = self._owner.spawn()
+        self._call: Call | None = self._remote.call("control", "start", self._setup)
+
+    def _take_answer(self, call: Call) -> None:
+        try:
+            answer = self._owner.calls.get(call)
+        except HostGoneError as error:
+            self._on_loss(str(error))
+            return
+        except EnvPoolError:
+            self._end(1)
+            raise
+        self._call, self._owner.answered_at = None, time.monotonic()
+        if not self._is_started:
+            self._is_started, self._called_at = True, time.monotonic()
+            self._owner.show(f"{self._name} runs on node {answer}")
+        elif isinstance(answer, int):
+            self._end(answer)
+
+    def _on_loss(self, reason: str) -> None:
+        """Schedules a restart, unless the command is to stop."""
+        limits = self._owner.limits
+        if self._remote is not None:
+            self._remote.kill()
+        self._remote = self._call = None
+        if self._stop_signal:
+            self._end(-self._stop_signal)
+            return
+        self._restarts += 1
+        if self._restarts > limits.max_restarts:
+            self._end(1)
+            raise NodeProcessLostError(
+                f"{self._name} was lost with its node {self._restarts} times, at most {limits.max_restarts} are allowed. The "
+                f"last time: {reason}. Look at the memory and the logs of the nodes. The same command continues"
+            )
+        now = time.monotonic()  # a start without an answer may have been executed
+        last_call, self._is_started = self._called_at if self._is_started else now, False
+        self._restart_at = max(now, last_call + limits.lease_seconds + _TRANSIT_SECONDS)
+        self._owner.show(
+            f"{self._name} is lost ({reason}): in {self._restart_at - now:.0f} s it starts again from its newest checkpoint"
+        )
+
+    def _validate_room(self, now: float) -> None:
+        """Raises an error if the command has waited for room too long, while no other command ran."""
+        limit = self._owner.limits.room_seconds
+        if now - max(self._called_at, self._owner.answered_at) > limit:
+            self._end(1)
+            raise NodeProcessLostError(
+                f"no node has had room for {self._name} for {limit:g} s ({self._owner.room}): wait for other users of the "
+                f"cluster, or add nodes. The same command continues"
+            )
+
+    def _end(self, status: int) -> None:
+        if self._status is None:
+            self._status = status
+        if self._remote is not None:
+            self._remote.kill()
+        self._remote = self._call = None
+
+
+def share_of_nodes(nodes: Sequence[Node], at_once: int) -> tuple[int, int]:
+    """Returns cores and GPUs of each of several commands that run at the same time: as many cores as possible.
+
+    Each has one GPU if the nodes have enough of them, otherwise none.
+
+    Args:
+        nodes: of the cluster.
+        at_once: number of commands.
+
+    Raises:
+        UserError: `at_once` is below 1, or above the number of cores.
+    """
+    most = max((node.num_cores for node in nodes), default=0)
+    for gpus in (1, 0):
+        for cores in range(most, 0, -1):
+            places = sum(min(node.num_cores // cores, node.num_gpus if gpus else node.num_cores) for node in nodes)
+            if places >= at_once >= 1:
+                return cores, gpus
+    raise UserError(
+        f"runs at the same time on nodes: expected at least 1, and at most one for each of the "
+        f"{sum(node.num_cores for node in nodes)} cores of the nodes, got {at_once}"
+    )

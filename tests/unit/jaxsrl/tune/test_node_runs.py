@@ -1,0 +1,122 @@
+"""Tasks of managers on nodes: order, failures, signals, and errors of `--runs-on`."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from jaxsrl.cluster import node_processes
+from jaxsrl.cluster.hosts import command_host
+from jaxsrl.machine.run_tasks import Task
+from jaxsrl.tune.node_runs import TOKEN, connected_nodes, train_on
+from tests.support.node_engine import NodeEngine
+
+SAVES = "import signal, sys; signal.signal(15, lambda *_: (print('saved'), sys.exit(143))); print('ready', flush=True);"
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    monkeypatch.setattr(node_processes, "_CALL_SECONDS", 0.0)
+    monkeypatch.setattr(node_processes, "POLL_SECONDS", 0.01)
+
+
+def task(directory, name, code):
+    return Task(name, [sys.executable, "-S", "-c", code], directory / f"{name}.txt")
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 20
+    while not (path.exists() and "ready" in path.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_tasks_run_on_nodes_and_report_their_ends(tmp_path):
+    lines = []
+    train = train_on(NodeEngine().processes(tmp_path), 2, lines.append)
+    assert train([task(tmp_path, name, "print(1)") for name in "abc"]) == 0
+    assert sorted(line.split(":")[0] for line in lines) == sorted(
+        [f"{name} {what}" for name in "abc" for what in ("starts", "is complete")]
+    )
+    assert not lines[2].startswith("c starts: ")  # only two at once
+
+
+def test_a_failed_task_stops_the_others(tmp_path):
+    lines = []
+    fails = f"import os, time\nwhile not os.path.getsize({str(tmp_path / 'a.txt')!r}): time.sleep(0.01)\nsys.exit(3)"
+    tasks = [task(tmp_path, "a", SAVES + "signal.pause()"), task(tmp_path, "b", "import sys\n" + fails)]
+    assert train_on(NodeEngine().processes(tmp_path), 2, lines.append)([*tasks, task(tmp_path, "c", "")]) == 3
+    assert (tmp_path / "a.txt").read_text() == "ready\nsaved\n"
+    assert "b ended with exit status 3" in lines
+    assert not (tmp_path / "c.txt").exists()
+
+
+def test_a_stop_signal_lets_tasks_save(tmp_path):
+    engine = NodeEngine()
+    train = train_on(engine.processes(tmp_path), 1, lambda line: None)
+
+    def stop():
+        wait_for(tmp_path / "a.txt")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    assert train([task(tmp_path, "a", SAVES + "signal.pause()"), task(tmp_path, "b", "")]) == 128 + signal.SIGTERM
+    thread.join()
+    assert (tmp_path / "a.txt").read_text() == "ready\nsaved\n"
+    assert len(engine.remotes) == 1
+
+
+def test_an_error_of_a_node_stops_the_others_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(command_host, "_SEE_SECONDS", 0.0)
+    nodes = NodeEngine().processes(tmp_path)
+    started = []
+
+    class Nodes:
+        def start(self, each):
+            if started:
+                wait_for(tmp_path / "a.txt")
+                (tmp_path / TOKEN).write_text("of another file system")
+            started.append(nodes.start(each))
+            return started[-1]
+
+    with pytest.raises(UserError, match="does not see"):
+        train_on(Nodes(), 2, lambda line: None)([task(tmp_path, name, SAVES + "signal.pause()") for name in "ab"])
+    assert (tmp_path / "a.txt").read_text() == "ready\nsaved\n"
+
+
+def test_this_machine_needs_no_nodes(tmp_path):
+    with connected_nodes("here", tmp_path, 1, lambda line: None) as nodes:
+        assert nodes is None
+        assert train_on(nodes, 1, lambda line: None) is None
+    assert not (tmp_path / TOKEN).exists()
+
+
+@pytest.mark.parametrize("runs_on", ["auto", "local"])
+def test_nodes_without_ray_name_the_extra(tmp_path, monkeypatch, runs_on):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with (
+        pytest.raises(UserError, match=r"--runs-on needs Ray, which is not installed: pip install \"jaxsrl\[ray\]\""),
+        connected_nodes(runs_on, tmp_path, 1, lambda line: None),
+    ):
+        pass
+    assert not (tmp_path / TOKEN).exists()
+
+
+def test_nodes_without_a_cluster_are_rejected(tmp_path, monkeypatch):
+    def init(**options):
+        raise ConnectionError("there is none")
+
+    ray = SimpleNamespace(init=init, is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with (
+        pytest.raises(UserError, match=r"--runs-on auto found no Ray cluster to join \(there is none\)"),
+        connected_nodes("auto", tmp_path, 1, lambda line: None),
+    ):
+        pass
+    assert not (tmp_path / TOKEN).exists()
