@@ -21,7 +21,7 @@ from jaxsrl.machine.resources import Node
 from jaxsrl.machine.run_tasks import POLL_SECONDS, Task
 
 _CALL_SECONDS = 0.5  # between calls of one host
-_TRANSIT_SECONDS = 1.0  # in which a call arrives
+_TRANSIT_SECONDS = 2.0  # in which a call arrives, and a host notices the end of its lease
 _PASSED_ON = ("JAX", "XLA_")  # variables that change the programs of a run
 
 
@@ -252,9 +252,9 @@ class NodeProcess:
 
 
 def share_of_nodes(nodes: Sequence[Node], at_once: int) -> tuple[int, int]:
-    """Returns cores and GPUs of each of several commands that run at the same time: as many cores as possible.
+    """Returns cores and GPUs to reserve for each of several commands that run at the same time: as many cores as possible.
 
-    Each has one GPU if the nodes have enough of them, otherwise none.
+    Each has one GPU of its own if the nodes have enough of them. Otherwise none is reserved: commands share those of their node.
 
     Args:
         nodes: of the cluster.

@@ -56,7 +56,7 @@ class Process(Protocol):
 
 
 Start = Callable[[Task], Process]
-"""Starts a task elsewhere than in a process of this machine."""
+"""Starts the process of a task, without waiting for it."""
 
 
 def run_tasks(
@@ -72,7 +72,7 @@ def run_tasks(
 
     Args:
         tasks: to run, in this order.
-        at_once: processes at the same time, each with an equal part of the cores.
+        at_once: processes at the same time. Those of this machine get equal parts of its cores.
         show: called with a line for each task that starts or ends.
         poll_seconds: between looks at the processes.
         start: starts a task; None for a process of this machine.
@@ -81,10 +81,10 @@ def run_tasks(
         0; the status of a task that failed; the status of the signal after a stop signal.
 
     Raises:
-        UserError: `at_once` is below 1, or above the number of cores of this machine.
+        UserError: `at_once` is below 1, or for processes of this machine above the number of its cores.
         EnvPoolError: a process that `start` returned could not run; the others have stopped.
     """
-    if start is None and not 1 <= at_once <= count_cores():
+    if at_once < 1 or (start is None and at_once > count_cores()):
         raise UserError(
             f"processes at the same time (--at-once): expected at least 1, and at most one for each of the {count_cores()} cores, "
             f"got {at_once}"
@@ -175,7 +175,7 @@ class _Processes:
             try:
                 status = process.poll()
             except EnvPoolError as error:
-                self._error, status = self._error or error, 1
+                self._error, status = self._error or (None if self._signal else error), 1
             if status is None or self._signal:  # a stopped task is run again later
                 continue
             del self._running[name]

@@ -29,7 +29,7 @@ def connected_nodes(
     Args:
         runs_on: where the runs are.
         directory: of the manager, which exists; all nodes must see it.
-        at_once: runs at the same time; each gets an equal share of the nodes' cores.
+        at_once: runs at the same time. Each reserves an equal share of the nodes' cores, but may use all of its node.
         show: receives lines.
         limits: of restarts and waits.
 

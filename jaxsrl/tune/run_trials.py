@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from envpool_bridge.errors import EnvPoolError
 from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
 from jaxsrl.machine.run_tasks import Process, Start, Task, start_here, stop_processes
@@ -77,13 +78,22 @@ class _Runner:
         try:
             while not stop.is_set() and (self._start_missing() or self._processes):
                 stop.wait(_POLL_SECONDS)
-                for number, process in list(self._processes.items()):
-                    status = process.poll()
-                    if status is not None and not stop.is_set():  # a stopped trial stays unfinished
-                        del self._processes[number]
-                        self._record(number, status)
+                self._collect(stop)
         finally:
             stop_processes(list(self._processes.values()), "SIGTERM", self._show)
+
+    def _collect(self, stop: threading.Event) -> None:
+        """Records trials that have ended; one that is stopped stays unfinished."""
+        for number, process in list(self._processes.items()):
+            try:
+                status = process.poll()
+            except EnvPoolError:
+                if stop.is_set():
+                    continue
+                raise
+            if status is not None and not stop.is_set():
+                del self._processes[number]
+                self._record(number, status)
 
     def _read_unfinished(self) -> None:
         """Finds the trials that run in the storage, but in no process."""

@@ -66,10 +66,14 @@ class ReportReturns(Callback):
 def train_trial(directory: Path, number: int) -> str:
     """Trains a trial of a sweep and writes its result; returns the signal that stopped it, "" if none did.
 
+    A trial that has a result is complete: it starts again where its node was lost before the manager read the exit status.
+
     Args:
         directory: of the sweep.
         number: of the trial, which the study holds with its parameters.
     """
+    if (directory / trial_name(number) / RESULT).exists():
+        return ""
     optuna, sweep = import_optuna(), read_sweep(directory)
     study = open_study(directory, sweep)
     stored = next(trial for trial in study.get_trials(deepcopy=False) if trial.number == number)

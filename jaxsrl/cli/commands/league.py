@@ -27,7 +27,7 @@ class TrainLeague:
         main_exploiters: players that train against the newest main agents, from the second round.
         league_exploiters: players that train against all policies, from the second round.
         slots: opponents that act at the same time in a run.
-        at_once: runs at the same time, each on cores of its own.
+        at_once: runs at the same time, each on cores of its own (on nodes: on as many reserved ones).
         runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
         directory: of the runs; by default runs/league_EXPERIMENT.
         seed: of games and choices; run n has seed + n.

@@ -24,7 +24,7 @@ class TrainPopulation:
         env_steps: of each round.
         rule: "truncation" (Jaderberg et al. 2017), "sample_factory" (Petrenko et al. 2020), or "none".
         share: of the members that are the worst, and that are the best.
-        at_once: members that train at the same time, each on cores of its own.
+        at_once: members that train at the same time, each on cores of its own (on nodes: on as many reserved ones).
         runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
         directory: of the population; by default runs/population_EXPERIMENT.
         seed: of values, copies and changes, and of the runs.

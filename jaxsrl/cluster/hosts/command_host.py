@@ -13,6 +13,14 @@ from jaxsrl.machine.bound_command import bound_command
 
 _SEE_SECONDS = 10.0  # until a node sees a file that another has written
 _LOOK_SECONDS = 0.2
+# Ray blocks SIGINT in all its processes, and `nohup ray start` ignores SIGHUP: the command would inherit both.
+_PROGRAM = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,36 +57,38 @@ class CommandHost:
         """Starts the command; returns the name of this machine.
 
         Raises:
-            UserError: this node does not see the files of the caller.
+            UserError: this node does not see the files of the caller, or cannot write the output.
         """
         machine = os.uname().nodename
         _validate_files(setup, machine)
-        with open(setup.output, "ab") as output:
-            self._process = subprocess.Popen(
-                bound_command([sys.executable, *setup.command[1:]]),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=setup.directory,
-                env={**os.environ, **setup.environment},
-                start_new_session=True,  # a signal to the node's processes reaches it only through the caller
-            )
+        try:
+            self._process = _start(setup)
+        except OSError as error:
+            raise UserError(
+                f"node {machine} cannot start a run: {error}; the user who started the cluster must be able to write the "
+                f"runs, and to enter the working directory {setup.directory}"
+            ) from error
         self._called_at, self._lease_seconds = time.monotonic(), setup.lease_seconds
         return machine
 
     def status(self) -> int | None:
         """Returns the exit status of the command, negative for a signal; None while it runs."""
-        self._called_at = time.monotonic()
+        self._extend_lease()
         return self._running().poll()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to the command, unless it has ended."""
-        self._called_at = time.monotonic()
+        self._extend_lease()
         self._running().send_signal(number)
 
     def has_lease(self) -> bool:
         """Returns whether the last call is recent enough."""
         return time.monotonic() - self._called_at < self._lease_seconds
+
+    def _extend_lease(self) -> None:
+        """Extends the lease, unless it is over: a late call must not keep a command that may run on another node by now."""
+        if self.has_lease():
+            self._called_at = time.monotonic()
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
@@ -86,10 +96,25 @@ class CommandHost:
         return self._process
 
 
+def _start(setup: CommandSetup) -> "subprocess.Popen[bytes]":
+    """Starts the command, with default handling of stop signals."""
+    program = [sys.executable, "-I", "-S", "-c", _PROGRAM, sys.executable]
+    with open(setup.output, "ab") as output:
+        return subprocess.Popen(
+            bound_command([*program, *setup.command[1:]]),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=setup.directory,
+            env={**os.environ, **setup.environment},
+            start_new_session=True,  # a signal to the node's processes reaches it only through the caller
+        )
+
+
 def _validate_files(setup: CommandSetup, machine: str) -> None:
     """Raises UserError unless the working directory and the token file are those of the caller."""
     deadline = time.monotonic() + _SEE_SECONDS
-    while not setup.directory.is_dir() or _read(setup.token_file) != setup.token:
+    while not os.path.isdir(setup.directory) or _read(setup.token_file) != setup.token:
         if time.monotonic() > deadline:
             raise UserError(
                 f"node {machine} does not see {setup.token_file.parent}, or the working directory {setup.directory}: runs on "

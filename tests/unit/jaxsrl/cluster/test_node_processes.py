@@ -12,11 +12,13 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster import node_processes as module
 from jaxsrl.cluster.hosts import command_host
 from jaxsrl.cluster.node_processes import NodeLimits, NodeProcessLostError, share_of_nodes
+from jaxsrl.cluster.ray import actors
 from jaxsrl.machine.resources import Node
 from jaxsrl.machine.run_tasks import Task
 from tests.support.node_engine import NodeEngine
 
 WAIT = "import time; time.sleep(60)"
+TRANSIT_SECONDS = module._TRANSIT_SECONDS  # which tests replace
 AT_ONCE = NodeLimits(max_restarts=1, lease_seconds=0.05)
 
 
@@ -64,6 +66,29 @@ def test_a_signal_reaches_the_command(tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 5
+
+
+@pytest.fixture
+def signals_of_ray():
+    """Blocks and ignores signals as the processes of Ray do."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_signals_that_ray_blocks_reach_the_command(tmp_path, signals_of_ray, number):
+    code = "import signal; print('ready', flush=True); signal.pause()"
+    with started(tmp_path, code) as (_, process):
+        deadline = time.monotonic() + 20
+        while "ready" not in (tmp_path / "run.txt").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(5) == -number
 
 
 def test_a_command_that_waits_for_room_stops_at_once(tmp_path):
@@ -151,12 +176,41 @@ def test_a_node_without_the_files_is_rejected(tmp_path):
     assert not (tmp_path / "run.txt").exists()
 
 
-def test_a_host_without_calls_loses_its_lease(tmp_path):
+@pytest.mark.parametrize("late", [lambda host: None, lambda host: host.status(), lambda host: host.send_signal(0)])
+def test_a_lease_that_is_over_stays_over(tmp_path, late):
     with started(tmp_path, WAIT, limits=AT_ONCE) as (engine, _):
         host = engine.remotes[0].host
         assert host.has_lease()
         time.sleep(0.06)
+        late(host)  # a call that a paused machine gets late: the run may have started elsewhere
         assert not host.has_lease()
+
+
+def test_a_host_ends_before_its_command_starts_again():
+    assert actors._LOOK_SECONDS < TRANSIT_SECONDS
+
+
+def test_a_node_that_cannot_write_the_output_is_named(tmp_path):
+    with contextlib.closing(NodeEngine().processes(tmp_path)) as nodes:
+        (tmp_path / "run.txt").mkdir()  # a directory: even root cannot write to it
+        process = nodes.start(Task("run", ["python", "-S", "-c", WAIT], tmp_path / "run.txt"))
+        with pytest.raises(
+            UserError, match=r"node .* cannot start a run: .*run\.txt.*the user who started the cluster"
+        ):
+            process.poll()
+        assert process.poll() == 1
+
+
+def test_a_directory_of_another_user_is_not_seen(tmp_path, monkeypatch):
+    def stat(path, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with contextlib.closing(NodeEngine().processes(tmp_path)) as nodes:
+        monkeypatch.setattr(command_host.os, "stat", stat)
+        process = nodes.start(Task("run", ["python", "-S", "-c", WAIT], tmp_path / "run.txt"))
+        monkeypatch.undo()
+        with pytest.raises(UserError, match="does not see"):
+            process.poll()
 
 
 def test_commands_get_the_variables_of_the_caller(tmp_path, monkeypatch):

@@ -14,6 +14,9 @@ from jaxsrl.cluster import node_processes
 from jaxsrl.cluster.hosts import command_host
 from jaxsrl.machine.run_tasks import Task
 from jaxsrl.tune.node_runs import TOKEN, connected_nodes, train_on
+from jaxsrl.tune.run_trials import run_trials
+from jaxsrl.tune.study import RESULT, Sweep, open_study, save_sweep, trial_name
+from jaxsrl.tune.trial import train_trial
 from tests.support.node_engine import NodeEngine
 
 SAVES = "import signal, sys; signal.signal(15, lambda *_: (print('saved'), sys.exit(143))); print('ready', flush=True);"
@@ -88,6 +91,34 @@ def test_an_error_of_a_node_stops_the_others_first(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="does not see"):
         train_on(Nodes(), 2, lambda line: None)([task(tmp_path, name, SAVES + "signal.pause()") for name in "ab"])
     assert (tmp_path / "a.txt").read_text() == "ready\nsaved\n"
+
+
+def test_a_sweep_that_is_stopped_ignores_later_errors(tmp_path):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    sweep = Sweep("x.py", {"agent.learning_rate": {"low": 1e-4, "high": 1e-2}}, (), "none", "random", seed=3)
+    save_sweep(tmp_path, sweep)
+    nodes = NodeEngine().processes(tmp_path)
+
+    def start(each):
+        process = nodes.start(each)
+        (tmp_path / TOKEN).write_text("of another file system")  # the next start is an error
+        if len(nodes._processes) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_host, "_SEE_SECONDS", 0.0)
+        assert run_trials(tmp_path, sweep, 2, 2, lambda line: None, start) == 128 + signal.SIGTERM
+    assert [trial.state.name for trial in open_study(tmp_path, sweep).get_trials()] == ["RUNNING"] * 2
+
+
+def test_a_lost_trial_with_a_result_is_not_trained_again(tmp_path):
+    result = tmp_path / trial_name(3) / RESULT
+    result.parent.mkdir()
+    result.write_text('{"is_pruned": true, "value": 1.0, "env_steps": 10}\n')
+    before = result.read_text()
+    assert train_trial(tmp_path, 3) == ""  # the sweep itself is not read
+    assert result.read_text() == before
 
 
 def test_this_machine_needs_no_nodes(tmp_path):

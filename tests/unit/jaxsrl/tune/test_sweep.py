@@ -105,7 +105,7 @@ class InstantTrial:
 def test_a_continued_sweep_draws_what_a_whole_one_draws(tmp_path, monkeypatch, sampler):
     pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
     monkeypatch.setattr(module, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(module.subprocess, "Popen", InstantTrial)
+    monkeypatch.setattr(subprocess, "Popen", InstantTrial)
     sweep = Sweep("x.py", {"agent.learning_rate": {"low": 1e-4, "high": 1e-2}}, (), "none", sampler, seed=3)
     drawn = {}
     for name, calls in {"whole": (12,), "continued": (1, 2, 11, 12)}.items():
