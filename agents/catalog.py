@@ -42,10 +42,12 @@ class Algorithm(NamedTuple):
     Attributes:
         config: class of its configuration. Agents that learn from replay have a field `replay` there.
         make: constructor, called with (configuration, spec, network configuration).
+        acts_for_teams: Whether it acts for whole environments, where the position of a row shows its agent.
     """
 
     config: type[Any]
     make: Callable[..., AnyAgent]
+    acts_for_teams: bool = False
 
 
 AGENTS: dict[str, Algorithm] = {
@@ -54,7 +56,7 @@ AGENTS: dict[str, Algorithm] = {
     "awac": Algorithm(AWACConfig, make_awac),
     "bc": Algorithm(BCConfig, make_bc),
     "bcq": Algorithm(BCQConfig, make_bcq),
-    "coma": Algorithm(COMAConfig, make_coma),
+    "coma": Algorithm(COMAConfig, make_coma, acts_for_teams=True),
     "cql": Algorithm(CQLConfig, make_cql),
     "ddpg": Algorithm(DDPGConfig, make_ddpg),
     "decision_transformer": Algorithm(DecisionTransformerConfig, make_decision_transformer),
@@ -64,11 +66,11 @@ AGENTS: dict[str, Algorithm] = {
     "dreamer": Algorithm(DreamerConfig, make_dreamer),
     "impala": Algorithm(IMPALAConfig, make_impala),
     "iql": Algorithm(IQLConfig, make_iql),
-    "maddpg": Algorithm(MADDPGConfig, make_maddpg),
+    "maddpg": Algorithm(MADDPGConfig, make_maddpg, acts_for_teams=True),
     "muzero": Algorithm(MuZeroConfig, make_muzero),
     "ppg": Algorithm(PPGConfig, make_ppg),
     "ppo": Algorithm(PPOConfig, make_ppo),
-    "qmix": Algorithm(QMIXConfig, make_qmix),
+    "qmix": Algorithm(QMIXConfig, make_qmix, acts_for_teams=True),
     "r2d2": Algorithm(R2D2Config, make_r2d2),
     "rebrac": Algorithm(ReBRACConfig, make_rebrac),
     "reinforce": Algorithm(REINFORCEConfig, make_reinforce),
@@ -76,7 +78,7 @@ AGENTS: dict[str, Algorithm] = {
     "stochastic_muzero": Algorithm(StochasticMuZeroConfig, make_stochastic_muzero),
     "td3": Algorithm(TD3Config, make_td3),
     "td3_bc": Algorithm(TD3BCConfig, make_td3_bc),
-    "vdn": Algorithm(VDNConfig, make_vdn),
+    "vdn": Algorithm(VDNConfig, make_vdn, acts_for_teams=True),
 }
 """The name is `Agent.name` of the agents that `make` returns."""
 

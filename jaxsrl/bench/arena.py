@@ -10,7 +10,7 @@ import jax
 
 from agents.api import Mode
 from jaxsrl.bench.turns import median_ratio, take_turns
-from jaxsrl.evaluation.arena import ArenaConfig, Contestant, play_arena
+from jaxsrl.evaluation.arena import MAX_ROWS, ArenaConfig, Contestant, play_arena
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.evaluation.load_agent import load_agent
 
@@ -32,7 +32,7 @@ def bench_arena(run: Path, games: int = 400, rounds: int = 4) -> dict[str, Any]:
     contestants = [Contestant(name, loaded) for name in ("first", "second")]
 
     def evaluate_once() -> None:
-        evaluate(loaded.agent, loaded.params, loaded.source, episodes=games, mode=config.mode, max_rows=64)
+        evaluate(loaded.agent, loaded.params, loaded.source, episodes=games, mode=config.mode, max_rows=MAX_ROWS)
 
     def play() -> None:
         play_arena(contestants, config, lambda line: None)

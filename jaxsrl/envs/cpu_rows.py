@@ -3,7 +3,7 @@
 import dataclasses
 import secrets
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -40,7 +40,11 @@ class JaxSource:
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row. Raises BadEnvOutputError if the environment does not return what it declares."""
-        return validate_env(self.make_jax_env())
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> EnvSpec:
+        return validate_env(self.make_jax_env())  # traces the environment
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "JaxRows":
         """Makes rows of these ids; JAX environments have no infos."""

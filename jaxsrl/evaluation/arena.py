@@ -19,6 +19,7 @@ from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.manifest import read_manifest
 from jaxsrl.collect.inference.act import ActOnRows
 from jaxsrl.evaluation.evaluate import evaluate, make_evaluation_act
 from jaxsrl.evaluation.games import RANDOM, Player, game_of, loaded_player, play_games
@@ -27,7 +28,9 @@ from jaxsrl.evaluation.record import with_random_actions
 from jaxsrl.population.meta_game import nash_average
 from jaxsrl.population.policies import saved_policies
 from jaxsrl.population.ratings import Results, fit_bradley_terry
-from jaxsrl.runs.read_checkpoint import read_saved_run
+
+MAX_ROWS = 256
+"""Rows in parallel: the time of a call of a policy hardly depends on them until there are many."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +237,7 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
         if each.loaded is None:
             plain = agents[number]
             agents[number] = plain._replace(act=with_random_actions(plain.act, spec, 1.0))
-    team = saved_policies(read_saved_run(first_run.checkpoint).metadata).self_play.team
+    team = saved_policies(_metadata(first_run)).self_play.team
     sides = split_teams(spec, config.first_side or team, "--first-side")
     programs: dict[tuple[int, int], tuple[AnyAgent, ActOnRows]] = {}
 
@@ -242,7 +245,11 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
         """Returns the mean returns of both sides in each game."""
         key = (id(agents[first]), id(agents[second]))
         if key not in programs:
-            grouped = _grouped(spec, sides, agents[first], agents[second])
+            players = [
+                act_for_some(agents[number], spec, side) if loaded[number].acts_for_teams else agents[number]
+                for number, side in zip((first, second), sides, strict=True)
+            ]
+            grouped = _grouped(spec, sides, players)
             programs[key] = grouped, make_evaluation_act(grouped, source, config.mode)
         grouped, act = programs[key]
         params = {"first": loaded[first].params, "second": loaded[second].params}
@@ -256,15 +263,10 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
     return match
 
 
-def _grouped(spec: EnvSpec, sides: tuple[tuple[int, ...], ...], first: AnyAgent, second: AnyAgent) -> AnyAgent:
+def _grouped(spec: EnvSpec, sides: tuple[tuple[int, ...], ...], players: Sequence[AnyAgent]) -> AnyAgent:
     # A policy of all agents acts for padded observations, also where those of its side are smaller.
-    rows = policy_spec(spec, range(spec.rows_per_env))
-    # An agent of several policies acts for whole environments.
-    pairs = zip(("first", "second"), sides, (first, second), strict=True)
-    return make_grouped(
-        spec,
-        [PolicyGroup(name, side, rows, act_for_some(agent, spec, side), frozen=True) for name, side, agent in pairs],
-    )
+    rows, pairs = policy_spec(spec, range(spec.rows_per_env)), zip(("first", "second"), sides, players, strict=True)
+    return make_grouped(spec, [PolicyGroup(name, side, rows, player, frozen=True) for name, side, player in pairs])
 
 
 def _returns_of_sides(
@@ -277,7 +279,14 @@ def _returns_of_sides(
 ) -> list[tuple[float, float]]:
     spec = source.spec()
     report = evaluate(
-        agent, params, source, episodes=config.games // 2, seed=config.seed, mode=config.mode, max_rows=64, act=act
+        agent,
+        params,
+        source,
+        episodes=config.games // 2,
+        seed=config.seed,
+        mode=config.mode,
+        max_rows=MAX_ROWS,
+        act=act,
     )
     means: list[list[float]] = []
     for side in sides:
@@ -297,9 +306,13 @@ def _shared_agents(loaded: Sequence[LoadedAgent]) -> list[AnyAgent]:
 
 def _configuration(loaded: LoadedAgent) -> str:
     """Returns all that makes an agent's functions, as text."""
-    metadata = read_saved_run(loaded.checkpoint).metadata
+    metadata = _metadata(loaded)
     experiment = metadata.get("experiment", {})
     policies = experiment.get("policies", {})
     own = [policies.get(name) for name in ("mapping", "agents", "networks")]
     parts = [metadata.get("algorithm"), *(experiment.get(part) for part in ("agent", "network", "env")), *own]
     return json.dumps(parts, sort_keys=True)
+
+
+def _metadata(loaded: LoadedAgent) -> dict[str, Any]:
+    return read_manifest(loaded.checkpoint)["metadata"]

@@ -58,6 +58,7 @@ class LoadedAgent:
         mismatches: arrays that did not match, as text; "" if all did.
         extra: `LearnerState.extra` of the agent.
         env_kwargs: arguments of the environments that replace those of training.
+        acts_for_teams: whether the agent needs the rows of all agents of an environment, also to act for some of them.
     """
 
     agent: AnyAgent = dataclasses.field(repr=False)
@@ -70,6 +71,7 @@ class LoadedAgent:
     mismatches: str = ""
     extra: Any = dataclasses.field(default=(), repr=False)
     env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    acts_for_teams: bool = True
 
 
 def load_agent(
@@ -115,8 +117,12 @@ def load_agent(
     if saved_policies(saved.metadata).self_play.slots or saved_levels(saved.metadata):
         agent, _ = rebuild(saved.metadata, env, learner_only=True, agent_options=agent_options)
         params, extra = params["learner"], extra["agent"]
-    run, changes = saved.run_directory, json.loads(env_kwargs)
-    return LoadedAgent(agent, params, source, saved.checkpoint, update, run, saved.problems, report, extra, changes)
+    algorithm = AGENTS[_algorithm(saved.metadata)]
+    team = algorithm.acts_for_teams or saved_policies(saved.metadata).mapping != "{}"
+    run, problems, changes = saved.run_directory, saved.problems, json.loads(env_kwargs)
+    return LoadedAgent(
+        agent, params, source, saved.checkpoint, update, run, problems, report, extra, changes, acts_for_teams=team
+    )
 
 
 def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
@@ -169,8 +175,7 @@ def rebuild(
         UserError: the algorithm has no such option.
     """
     saved = metadata.get("experiment", {})
-    # Policies of several algorithms have a joint name; the experiment's own algorithm is saved too.
-    name = metadata.get("algorithm") or metadata.get("agent_name")
+    name = _algorithm(metadata)
     if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved) or saved.get("make_agent"):
         raise UserError(
             f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluation.evaluate.evaluate(agent, params, "
@@ -200,6 +205,11 @@ def rebuild(
     agent = with_level_replay(agent, dataclasses.replace(spec, levels=levels), run.level_replay, run.num_envs)
     evaluated = dataclasses.replace(run, eval=dataclasses.replace(run.eval, env_kwargs=env_kwargs))
     return agent, evaluation_source(evaluated, source, trained)
+
+
+def _algorithm(metadata: Mapping[str, Any]) -> str:
+    # Policies of several algorithms have a joint name; the experiment's own algorithm is saved too.
+    return metadata.get("algorithm") or metadata.get("agent_name", "")
 
 
 def counted_agents(metadata: Mapping[str, Any]) -> str:

@@ -10,12 +10,13 @@ import pytest
 
 import jaxsrl.cli.main
 from agents.a2c import A2CConfig
+from agents.api import Mode
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.arena import bench_arena
 from jaxsrl.evaluation import arena
-from jaxsrl.evaluation.arena import ArenaConfig, Payoffs, load_contestants, play_arena, rate
+from jaxsrl.evaluation.arena import ArenaConfig, Contestant, Payoffs, load_contestants, play_arena, rate
 from jaxsrl.evaluation.games import evaluate_against
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.experiment import Experiment
@@ -71,6 +72,19 @@ def test_the_benchmark_measures_a_run_of_a_game(tmp_path):
     result = bench_arena(Path(train(tmp_path, "run", TWO_AGENTS, 0)), games=4, rounds=1)
     assert result["ratio"] == pytest.approx(result["arena_games_per_second"] / result["evaluate_games_per_second"])
     assert result["evaluate_games_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_an_agent_acts_for_its_rows_as_among_all(tmp_path):
+    pytest.importorskip("pgx")
+    paths = [train(tmp_path, f"run{seed}", TWO_AGENTS, seed) for seed in (0, 1)]
+    config = ArenaConfig(games=40, mode=Mode.SAMPLE)
+    own = load_contestants(paths)
+    assert not any(each.loaded.acts_for_teams for each in own)
+    teams = [Contestant(each.name, dataclasses.replace(each.loaded, acts_for_teams=True)) for each in own]
+    results = [play_arena(contestants, config, lambda line: None) for contestants in (own, teams)]
+    for one, other in zip(*map(dataclasses.astuple, results), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.slow
