@@ -26,7 +26,7 @@ from envpool_bridge.envs.protocol import (
     reset_arguments,
 )
 from envpool_bridge.envs.seeding import EpisodeSeeds, first_episode_steps
-from envpool_bridge.envs.time_limits import TimeLimits
+from envpool_bridge.envs.time_limits import NEVER, TimeLimits
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec, num_frames, with_frames
 from envpool_bridge.spec.tree import Tree, leaves, take
@@ -224,6 +224,22 @@ class GymnasiumRows:
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
         self._values.verify(observation, reward, self._num_steps)
+
+    def rest(self, row: int) -> None:
+        """Lets a row rest from its next reset: its steps cost nothing, and repeat the observation of that reset.
+
+        Rows that step concurrently do not rest.
+        """
+        if self._concurrent is not None:
+            return
+
+        def begin(action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            result = self._autoreset(row, action)
+            self._limits.begin(row, self._num_steps, NEVER)
+            self._limits.step_functions[row] = lambda action: result
+            return result
+
+        self._reset_functions[row] = begin
 
     def _call_envs(self, actions: Sequence[Any]) -> list[Any]:
         """Steps or resets every row; returns the rows' results."""

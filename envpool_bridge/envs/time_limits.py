@@ -6,7 +6,8 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-_NEVER = 1 << 62  # steps
+NEVER = 1 << 62
+"""Steps that no episode has."""
 
 
 class TimeLimits:
@@ -30,8 +31,8 @@ class TimeLimits:
         self.inner = [env for env, _ in unwrapped]  # environments whose steps are called
         self.step_functions: list[Callable[[Any], Any]] = [env.step for env in self.inner]
         self.limits = [limit for _, limit in unwrapped]  # steps of an episode
-        self._last_steps = [_NEVER] * len(unwrapped)  # of the rows' episodes, in counted steps of all rows
-        self._next = _NEVER  # the first step at which an episode reaches its limit
+        self._last_steps = [NEVER] * len(unwrapped)  # of the rows' episodes, in counted steps of all rows
+        self._next = NEVER  # the first step at which an episode reaches its limit
 
     def begin(self, row: int, num_steps: int, limit: int | None = None) -> None:
         """Starts an episode of the row after `num_steps` steps of all rows; None is the row's own limit."""
@@ -49,7 +50,7 @@ class TimeLimits:
         if num_steps < self._next:
             return truncated
         flags = [flag if num_steps < last else True for flag, last in zip(truncated, self._last_steps, strict=True)]
-        self._next = min((last for last in self._last_steps if last > num_steps), default=_NEVER)
+        self._next = min((last for last in self._last_steps if last > num_steps), default=NEVER)
         return tuple(flags)
 
     def export_counts(self, row: int, num_steps: int) -> None:
@@ -63,8 +64,8 @@ class TimeLimits:
         step = self.inner[row].step  # a new object each time, while `AsyncStep` requires the one that it was made with
         if step != self.step_functions[row]:
             self.step_functions[row] = step
-        lasts = [num_steps + _limit(wrapper, _NEVER) - wrapper._elapsed_steps for wrapper in self._replaced(row)]
-        self.begin(row, min(lasts, default=_NEVER) - self.limits[row])
+        lasts = [num_steps + _limit(wrapper, NEVER) - wrapper._elapsed_steps for wrapper in self._replaced(row)]
+        self.begin(row, min(lasts, default=NEVER) - self.limits[row])
 
     def _replaced(self, row: int) -> list[Any]:
         """Returns the TimeLimits of a row in its episode that are replaced."""
@@ -74,11 +75,11 @@ class TimeLimits:
             if isinstance(env, TimeLimit):
                 limits.append(env)
             env = env.env
-        return limits if self._last_steps[row] < _NEVER else []
+        return limits if self._last_steps[row] < NEVER else []
 
 
 def _as_made(env: gymnasium.Env) -> tuple[gymnasium.Env, int]:
-    return env, _NEVER
+    return env, NEVER
 
 
 def _limit(wrapper: Any, default: int | None) -> Any:
@@ -87,7 +88,7 @@ def _limit(wrapper: Any, default: int | None) -> Any:
 
 def _unwrapped(env: gymnasium.Env) -> tuple[gymnasium.Env, int]:
     """Returns the environment below the replaced wrappers, and the limit that they set."""
-    limit = _NEVER
+    limit = NEVER
     while type(env) in (TimeLimit, OrderEnforcing) and "step" not in vars(env):
         if isinstance(env, TimeLimit):
             own = _limit(env, None)

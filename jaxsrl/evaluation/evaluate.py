@@ -10,6 +10,7 @@ import numpy as np
 from agents.api import AnyAgent, Mode, Params
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.envs.gymnasium_env import GymnasiumRows
 from envpool_bridge.envs.protocol import EnvRows, EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -234,5 +235,7 @@ def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[dict[int
             before = finished[row].get(number, (0.0, 0))  # of an agent that left and came back
             finished[row][number] = (before[0] + float(total[row]), before[1] + int(length[row]))
             total[row], length[row] = 0.0, 0
+            if isinstance(rows, GymnasiumRows) and number + 1 >= wanted[row]:
+                rows.rest(row)
         resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
     return finished

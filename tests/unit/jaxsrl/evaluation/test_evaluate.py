@@ -12,6 +12,7 @@ from agents.api import Agent, Mode, OnPolicy
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumRows
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.seeding import episode_seed
 from envpool_bridge.errors import UserError
@@ -92,6 +93,24 @@ def test_evaluate_does_not_favor_short_episodes():
     report = evaluate(parity_agent(), {}, RowSpeeds, episodes=8, max_rows=4)
     # The first row could have finished all eight before any other finished one.
     assert report.lengths == (1, 20, 20, 20, 1, 20, 20, 20)
+
+
+def test_environments_whose_episodes_are_played_rest(monkeypatch):
+    steps = 0
+
+    def counted(self, action, step=RowSpeeds.step):
+        nonlocal steps
+        steps += 1
+        return step(self, action)
+
+    monkeypatch.setattr(RowSpeeds, "step", counted)
+    report = evaluate(parity_agent(), {}, RowSpeeds, episodes=8, max_rows=4)
+    assert steps == sum(report.lengths) == 2 * (1 + 20 * 3)
+    resting, rested, steps = steps, report, 0
+    Countdown.made.clear()
+    monkeypatch.setattr(GymnasiumRows, "rest", lambda self, row: None)
+    assert evaluate(parity_agent(), {}, RowSpeeds, episodes=8, max_rows=4) == rested
+    assert steps > resting
 
 
 def test_fewer_episodes_than_rows_make_fewer_environments():
