@@ -143,7 +143,9 @@ class GymnasiumRows:
         self._envs = list(envs)
         self._limits = self._make_limits(envs)
         self._step_functions = list(self._limits.step_functions)
-        self._reset_functions = [partial(self._autoreset, row) for row in range(self.num_rows)]
+        self._reset_functions: list[Callable[[Any], Any]] = [
+            partial(self._autoreset, row) for row in range(self.num_rows)
+        ]
         self._spec = spec
         self._row_ids = list(row_ids)
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]

@@ -236,6 +236,6 @@ def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[dict[int
             finished[row][number] = (before[0] + float(total[row]), before[1] + int(length[row]))
             total[row], length[row] = 0.0, 0
             if isinstance(rows, GymnasiumRows) and number + 1 >= wanted[row]:
-                rows.rest(row)
+                rows.rest(int(row))
         resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
     return finished
