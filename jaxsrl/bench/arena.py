@@ -1,15 +1,13 @@
 """Benchmark of the arena: games per second of two policies, against episodes per second of one."""
 
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from agents.api import Mode
-from jaxsrl.bench.turns import median_ratio, take_turns
+from jaxsrl.bench.turns import median_ratio, per_second, take_turns
 from jaxsrl.evaluation.arena import MAX_ROWS, ArenaConfig, Contestant, play_arena
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.evaluation.load_agent import load_agent
@@ -38,7 +36,7 @@ def bench_arena(run: Path, games: int = 400, rounds: int = 4) -> dict[str, Any]:
         play_arena(contestants, config, lambda line: None)
 
     speeds = take_turns(
-        {"arena": lambda: _per_second(play, games), "evaluate": lambda: _per_second(evaluate_once, games)}, rounds
+        {"arena": lambda: per_second(play, games), "evaluate": lambda: per_second(evaluate_once, games)}, rounds
     )
     return {
         "arena_games_per_second": statistics.median(speeds["arena"]),
@@ -48,9 +46,3 @@ def bench_arena(run: Path, games: int = 400, rounds: int = 4) -> dict[str, Any]:
         "rounds": rounds,
         "platform": jax.default_backend(),
     }
-
-
-def _per_second(call: Callable[[], None], count: int) -> float:
-    start = time.perf_counter()
-    call()
-    return count / (time.perf_counter() - start)

@@ -1,7 +1,6 @@
 """Benchmark of offline training: gradient steps a second of the plan `offline`, against one compiled scan over all data."""
 
 import statistics
-import time
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from agents.api import Array, LearnerState, ReplayAgent, ReplayConfig, Sample, T
 from agents.networks.config import NetworkConfig
 from agents.offline.iql import IQLConfig, make_iql
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
-from jaxsrl.bench.turns import median_ratio, take_turns
+from jaxsrl.bench.turns import median_ratio, per_second, take_turns
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplayMesh
 from jaxsrl.learner.offline import OfflineLearner, OfflineReplay
@@ -48,9 +47,12 @@ def bench_offline(
     learner.step()
 
     def one_scan() -> float:
-        return _per_second(lambda: scan(state, jax.random.key(1)), gradient_steps)
+        return per_second(lambda: jax.block_until_ready(scan(state, jax.random.key(1))), gradient_steps)
 
-    speeds = take_turns({"plan": lambda: _per_second(learner.step, gradient_steps), "scan": one_scan}, rounds)
+    speeds = take_turns(
+        {"plan": lambda: per_second(lambda: jax.block_until_ready(learner.step()), gradient_steps), "scan": one_scan},
+        rounds,
+    )
     return {
         "plan_steps_per_second": statistics.median(speeds["plan"]),
         "scan_steps_per_second": statistics.median(speeds["scan"]),
@@ -60,12 +62,6 @@ def bench_offline(
         "rounds": rounds,
         "platform": jax.default_backend(),
     }
-
-
-def _per_second(call: Any, count: int) -> float:
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    return count / (time.perf_counter() - start)
 
 
 def _random_steps(count: int) -> Trajectory:

@@ -1,8 +1,9 @@
 """Turns of contenders: short and alternating, so that drift of the machine's speed affects all of them alike."""
 
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=str)
 Result = TypeVar("Result")
@@ -20,3 +21,10 @@ def take_turns(contenders: Mapping[Name, Callable[[], Result]], rounds: int) -> 
 def median_ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
     """Returns the median of the rounds' ratios."""
     return statistics.median(value / base for value, base in zip(values, baseline, strict=True))
+
+
+def per_second(call: Callable[[], Any], count: int) -> float:
+    """Calls once; returns `count` divided by the seconds of the call."""
+    start = time.perf_counter()
+    call()
+    return count / (time.perf_counter() - start)

@@ -335,8 +335,8 @@ BENCH_LINES = [
 @pytest.mark.parametrize(("page", "arguments"), BENCH_LINES, ids=[" ".join(line) for _, line in BENCH_LINES])
 def test_every_documented_benchmark_runs_with_short_settings(capsys, page, arguments):
     bench = arguments[1]
-    if bench in ("gpu", "learn", "--help"):
-        return  # test_cli.py; an interpreter with stable-baselines3 is needed
+    if bench in ("gpu", "learn", "arena", "--help"):
+        return  # test_cli.py, test_arena.py; an interpreter with stable-baselines3 is needed
     if bench == "cluster":
         pytest.importorskip("ray")
     if "atari" in " ".join(arguments):
