@@ -13,7 +13,6 @@ from gymnasium.vector import AutoresetMode
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumRows, MakeEnv
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
-from envpool_bridge.envs.io.validation import ValueCheck
 from envpool_bridge.envs.protocol import EnvRows, FirstRows, ResetRequest, StepRows
 from envpool_bridge.envs.time_limits import TimeLimits
 from envpool_bridge.envs.vector_requests import (
@@ -28,7 +27,7 @@ from envpool_bridge.envs.vector_requests import (
 )
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec
-from envpool_bridge.spec.tree import Tree, map_leaves, take, write
+from envpool_bridge.spec.tree import Tree, take, write
 
 Out = FirstRows | StepRows
 
@@ -156,7 +155,7 @@ class VectorRows(GymnasiumRows):
         self._shares_finals = source.shares_final_observations
         self._final_observation: Tree = None  # target of the final observations of a step
         if self._shares_finals:
-            self._final_writer, self._writer = self._writer, _NewestWriter(source.env_spec, row_ids)
+            self._writer = _NewestWriter(source.env_spec, row_ids)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in envs]
 
     def _make_limits(self, envs: Sequence[gymnasium.Env]) -> TimeLimits:
@@ -231,18 +230,11 @@ class VectorRows(GymnasiumRows):
         return list(infos)
 
     def _write_selected(self, rows: list[int], observations: list[Any], out: Out) -> None:
-        """Writes and validates the observations of some rows."""
-        if self._objects is not None:
-            self._objects.write_rows(rows, observations)
-            return
-        if not rows:
-            return
-        ids = [self._row_ids[row] for row in rows]
+        """Writes and validates the newest observations of some rows."""
         newest = out.observation[0] if self._shares_finals else out.observation
-        target = map_leaves(lambda array: np.ascontiguousarray(array[rows]), newest)
-        ObservationWriter(self._spec, ids).write(observations, target, self._num_steps, strict=True)
-        ValueCheck(self._spec, ids, self._check_range).verify(take(target, None), None, self._num_steps)
-        write(newest, target, rows)
+        self._writer.write_rows(rows, observations, newest, self._num_steps)
+        if rows and self._objects is None:
+            self._values.verify_rows(rows, take(newest, rows), self._num_steps)
 
     def _env_actions(self, action: Tree) -> Sequence[Any]:
         if self._object_actions is not None:
@@ -280,13 +272,14 @@ class VectorRows(GymnasiumRows):
     def _restart(self, ended: list[int], observations: list[Any], infos: list[Any]) -> tuple[list[Any], list[Any]]:
         """Starts episodes in the step that ended the ones before, whose last infos become infos.
 
-        Their last observations become infos if they are objects. Otherwise the observations of all rows are written to
-        shared memory, which takes less time than choosing some. This precedes the resets, which may reuse their memory.
+        Their last observations become infos if they are objects. Otherwise they are written to shared memory before the
+        resets, which may reuse their memory.
         """
         failures: dict[int, RowFailure] = {}
         if self._shares_finals:
-            self._final_writer.write(observations, self._final_observation, self._num_steps, strict=True)
-            self._values.verify(take(self._final_observation, None), None, self._num_steps)
+            finals = self._final_observation
+            self._writer.write_rows(ended, [observations[row] for row in ended], finals, self._num_steps)
+            self._values.verify_rows(ended, take(finals, ended), self._num_steps)
         for row in ended:
             last = {"final_info": infos[row]} if infos[row] else {}
             if not self._shares_finals:
@@ -360,7 +353,7 @@ class _ObjectWriter(ObservationWriter):
         del out, step, strict
         self.newest = list(observations)
 
-    def write_rows(self, rows: list[int], observations: list[Any]) -> None:
-        """Replaces the observations of some rows."""
+    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> None:
+        del out, step
         for row, observation in zip(rows, observations, strict=True):
             self.newest[row] = observation

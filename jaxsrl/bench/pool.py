@@ -31,6 +31,7 @@ from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import take, write
 from envpool_bridge.vector_env import PoolVectorEnv
 from jaxsrl.bench.in_process import in_this_process
+from jaxsrl.bench.processes import in_own_process
 from jaxsrl.bench.random_actions import random_actions
 from jaxsrl.bench.rivals.vector_envs import (
     Stepper,
@@ -86,8 +87,8 @@ def bench_pool(
     """Measures env steps per second of the pool, its limit, and other vector environments of the same size.
 
     Environments that are made one by one are compared with bare processes, SyncVectorEnv, AsyncVectorEnv and, if installed,
-    stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. PoolVectorEnv runs in the modes NEXT_STEP and SAME_STEP,
-    where resets are not env steps. A native vector environment (best with one worker) is compared with itself alone. So is
+    stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. PoolVectorEnv runs in the modes NEXT_STEP and SAME_STEP.
+    A reset counts as an env step in both. A native vector environment (best with one worker) is compared with itself alone. So is
     "in_process": without workers, as the plan "serial" steps it.
 
     Args:
@@ -126,7 +127,8 @@ def bench_pool(
 
 
 def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolShape) -> _Contenders:
-    pool: _Contenders = {"pool": _pool(source, spec, shape)}
+    # A process with several pools would not let their workers spin.
+    pool: _Contenders = {"pool": in_own_process("the pool", partial(_pool, source, spec, shape))}
     total = shape.num_rows
     if isinstance(source, VectorSource):
         in_process = in_this_process(source, spec, PoolShape(1, 1, 1, total, _ROLLOUT_LENGTH, _NUM_SLOTS))
@@ -135,11 +137,12 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolSha
         raise UserError(f"bench pool needs an environment that processes step: got suite {env.suite!r}")
     make_envs = [source.make_env] * total
     vector = partial(PoolVectorEnv, make_envs, num_workers=shape.num_workers)
+    same_step = partial(vector, autoreset_mode=AutoresetMode.SAME_STEP)
     return {
         **pool,
         "limit": bare_processes(env, shape.num_workers, total // shape.num_workers),
-        "pool_vector_env": gymnasium_vector(vector),
-        "pool_same_step": gymnasium_vector(partial(vector, autoreset_mode=AutoresetMode.SAME_STEP)),
+        "pool_vector_env": in_own_process("PoolVectorEnv", partial(gymnasium_vector, vector)),
+        "pool_same_step": in_own_process("PoolVectorEnv in mode SAME_STEP", partial(gymnasium_vector, same_step)),
         "sync_vector_env": gymnasium_vector(partial(SyncVectorEnv, make_envs)),
         "async_vector_env": gymnasium_vector(partial(AsyncVectorEnv, make_envs)),
         **installed_rivals(source.make_env, shape.num_workers, total),

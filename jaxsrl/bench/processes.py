@@ -1,5 +1,6 @@
 """Processes that benchmarks start. Each has a deadline and ends with its benchmark, however that ends."""
 
+import base64
 import contextlib
 import json
 import os
@@ -10,10 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import cloudpickle
+
 from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor.forkserver import kill_on_parent_exit
 
 _SAMPLE_SECONDS = 0.25
+_ANSWERS = """
+import base64, sys, cloudpickle
+with cloudpickle.loads(base64.b64decode(sys.argv[1]))() as answer:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(answer(float(line)), flush=True)
+"""
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 60.0
 
@@ -126,6 +136,24 @@ def answering_processes(
         for process in started:
             process.receive(_START_SECONDS)
         yield started
+
+
+@contextlib.contextmanager
+def in_own_process(
+    name: str, make: Callable[[], contextlib.AbstractContextManager[Callable[[float], float]]]
+) -> Iterator[Callable[[float], float]]:
+    """Runs a function in a process of its own, where it shares no state of the process with other contenders.
+
+    Args:
+        name: subject of error messages.
+        make: anything that cloudpickle can send; returns a context that yields the function.
+
+    Yields:
+        The function. Its argument is the number of seconds that it works.
+    """
+    pickled = base64.b64encode(cloudpickle.dumps(make)).decode()
+    with answering_processes([[sys.executable, "-c", _ANSWERS, pickled]], name) as [process]:
+        yield lambda seconds: process.ask(str(seconds), seconds)
 
 
 def speed_of_all(processes: Sequence[AnsweringProcess], seconds: float) -> float:

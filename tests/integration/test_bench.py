@@ -6,9 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import jaxsrl.bench.latency_hiding
 import jaxsrl.bench.plans
@@ -19,8 +23,9 @@ from envpool_bridge.shm.layout import PoolShape
 from jaxsrl.bench.latency_hiding import bench_latency_hiding
 from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.pool import PoolSizes, bench_pool
+from jaxsrl.bench.processes import in_own_process
 from jaxsrl.bench.recurrent import bench_recurrent
-from jaxsrl.bench.rivals.vector_envs import run_competing_processes
+from jaxsrl.bench.rivals.vector_envs import gymnasium_vector, run_competing_processes
 from jaxsrl.bench.search import bench_search
 from jaxsrl.bench.train import measure_training
 
@@ -106,6 +111,40 @@ def test_bench_rivals_rotate_after_warm_up(monkeypatch):
     orders = {tuple(name for name, _ in counted[begin : begin + 3]) for begin in range(0, 24, 3)}
     assert len(orders) > 1
     assert {order[0] for order in orders} == set(names)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_bench_counts_every_reset_as_a_step(mode):
+    calls = []
+
+    class Short(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(0.0, 1.0, (1,)), gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            calls.append("reset")
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            calls.append("step")
+            return np.zeros(1, np.float32), 0.0, calls[-2:] == ["step", "step"], False, {}
+
+    with gymnasium_vector(partial(SyncVectorEnv, [Short], autoreset_mode=mode)) as step:
+        calls.clear()
+        start = time.perf_counter()
+        speed = step(0.05)
+        assert speed * 0.05 <= len(calls) <= 1 + speed * (time.perf_counter() - start)
+
+
+def test_contender_in_its_own_process_ends_with_its_context():
+    @contextlib.contextmanager
+    def answer():
+        yield lambda seconds: os.getpid() + seconds
+
+    with in_own_process("it", answer) as ask:
+        process = int(ask(0.25))
+        assert process != os.getpid()
+        assert ask(0.5) == process + 0.5
+    assert not Path(f"/proc/{process}").exists()
 
 
 def _children_of(process: int) -> list[int]:

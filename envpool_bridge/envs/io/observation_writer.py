@@ -55,6 +55,16 @@ class ObservationWriter:
         for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
             writer.write(self._column(observations, path, step), target, step, strict)
 
+    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> None:
+        """Writes one observation for each of `rows`, indices in [0, R); validates every type and shape.
+
+        The arguments and exceptions are otherwise those of `write`.
+        """
+        self._require_structure(observations, step, rows)
+        for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
+            for row, observation in zip(rows, observations, strict=True):
+                writer.write_row(row, lookup(observation, path), target, step)
+
     def write_history(self, age: int, observations: Sequence[Any], rows: Sequence[int], history: Tree) -> None:
         """Writes the observations of some rows `age` steps before their newest one into their history.
 
@@ -76,8 +86,10 @@ class ObservationWriter:
             self._require_structure(observations, step)
             raise
 
-    def _require_structure(self, observations: Sequence[Any], step: int) -> None:
-        for row, observation in enumerate(observations):
+    def _require_structure(self, observations: Sequence[Any], step: int, rows: Sequence[int] | None = None) -> None:
+        if self._only is not None:
+            return
+        for row, observation in zip(range(len(observations)) if rows is None else rows, observations, strict=True):
             problem = structure_problem(self._spec, observation, ())
             if problem is not None:
                 path, text = problem
@@ -157,7 +169,7 @@ class _LeafWriter:
             out[...] = joined
         if joined.dtype.kind in "iu" and not np.array_equal(joined, out):
             row = int(np.argwhere(joined != out)[0][0])
-            self._raise(row, step, f"expected values that fit {out.dtype}, got {joined[row]}")
+            self._require_fit(row, joined[row], out[row], step)
 
     def _store_discrete(self, joined: np.ndarray, out: np.ndarray, step: int) -> None:
         for row, value in enumerate(joined):
@@ -175,10 +187,27 @@ class _LeafWriter:
                     out[...] = values
                     return
         for row, observation in enumerate(observations):
-            problem = self._form.problem(observation)
-            if problem is not None:
-                self._raise(row, step, problem)
-            out[row] = observation if isinstance(spec, ArraySpec) else observation - start_of(spec)
+            self.write_row(row, observation, out, step)
+
+    def write_row(self, row: int, observation: Any, out: np.ndarray, step: int) -> None:
+        """Writes the value of one row."""
+        problem = self._form.problem(observation)
+        if problem is not None:
+            self._raise(row, step, problem)
+        if not isinstance(self._spec, ArraySpec):
+            out[row] = observation - start_of(self._spec)
+            return
+        if not self._wide:
+            out[row] = observation
+            return
+        with np.errstate(over="ignore"):  # becomes infinite, which `verify` rejects
+            out[row] = observation
+        self._require_fit(row, observation, out[row], step)
+
+    def _require_fit(self, row: int, value: np.ndarray, stored: np.ndarray, step: int) -> None:
+        """Raises if an integer does not fit the dtype in which it is stored."""
+        if value.dtype.kind in "iu" and not np.array_equal(value, stored):
+            self._raise(row, step, f"expected values that fit {stored.dtype}, got {value}")
 
     def _raise(self, row: int, step: int, problem: str) -> None:
         validation.raise_bad_output(self._env_id, self._row_ids[row], step, self._field, problem)

@@ -92,20 +92,39 @@ class ValueCheck:
             BadEnvOutputError: names the row, the step and the field.
         """
         arrays = leaves(observation)
-        bad, field = None, ""
-        for place, name, check in self._checks:
-            bad, field = check.first_bad(arrays[place]), name
-            if bad is not None:
-                break
-        if bad is None and self._mask is not None:
-            bad, field = _illegal_mask(arrays[self._mask], self._mask_groups), self._mask_field
+        bad = self._first_bad(arrays)
         if bad is None and reward is not None:
             good = np.isfinite(reward)
             if not good.all():
-                bad, field = _first_bad(good, reward, f"a finite {reward.dtype}"), "reward"
+                bad = "reward", *_first_bad(good, reward, f"a finite {reward.dtype}")
         if bad is not None:
-            place, row, problem = bad
+            field, place, row, problem = bad
             raise_bad_output(self._env_id, self._row_ids[row], newest_step - len(arrays[0]) + 1 + place, field, problem)
+
+    def verify_rows(self, rows: Sequence[int], observation: Tree, step: int) -> None:
+        """Raises on the first bad value of some rows in one step.
+
+        Args:
+            rows: N indices in [0, R).
+            observation: their observations, [N, *stored_shape] a leaf.
+            step: for the message.
+
+        Raises:
+            BadEnvOutputError: names the row, the step and the field.
+        """
+        bad = self._first_bad([array[:, None] for array in leaves(observation)])
+        if bad is not None:
+            field, place, _, problem = bad
+            raise_bad_output(self._env_id, self._row_ids[rows[place]], step, field, problem)
+
+    def _first_bad(self, arrays: Sequence[np.ndarray]) -> tuple[str, int, int, str] | None:
+        """Returns (field, step, row, problem) of the first bad value of leaves [N, R, ...] or [N, 1, ...], or None."""
+        for place, name, check in self._checks:
+            bad = check.first_bad(arrays[place])
+            if bad is not None:
+                return name, *bad
+        bad = None if self._mask is None else _illegal_mask(arrays[self._mask], self._mask_groups)
+        return None if bad is None else (self._mask_field, *bad)
 
 
 class _LeafValueCheck:
@@ -118,7 +137,7 @@ class _LeafValueCheck:
         self._check_finite = low is None and np.dtype(spec.dtype).kind == "f"
 
     def first_bad(self, stored: np.ndarray) -> tuple[int, int, str] | None:
-        """Returns (step, row, problem) of the first bad value of [N, R, ...], or None."""
+        """Returns (step, row, problem) of the first bad value of [N, R, ...] or [N, 1, ...], or None."""
         # Rows and elements as one axis, so that numpy's inner loop is long.
         flat = stored.reshape(len(stored), -1)
         if self._check_finite:
@@ -130,7 +149,7 @@ class _LeafValueCheck:
             (self._high, np.less_equal, "most", "high"),
         ):
             if bound is not None:
-                good = compare(flat, bound)
+                good = compare(flat, bound[: flat.shape[1]] if bound.ndim else bound)
                 if not good.all():
                     shown = _shown(self._bounds[name])
                     return _first_bad(good.reshape(stored.shape), stored, f"at {side} {shown} (the space's {name})")

@@ -17,13 +17,14 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import VectorEnv
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.bench.processes import answering_processes, speed_of_all
 
 Stepper = Callable[[float], float]
-"""Steps for N seconds and returns env steps per second."""
+"""Steps for N seconds and returns env steps per second. A reset counts as a step, also if it is part of one (SAME_STEP)."""
 
 # Both run as `python -c SCRIPT config count worker`, and answer each line, a number of seconds, with env steps per second.
 _BARE = """
@@ -113,13 +114,14 @@ def _processes(script: str, env: EnvConfig, count: int, envs_each: int) -> Itera
 
 @contextlib.contextmanager
 def gymnasium_vector(make: Callable[[], VectorEnv]) -> Iterator[Stepper]:
-    """Yields one of Gymnasium's vector environments."""
+    """Yields a vector environment that has Gymnasium's interface."""
     env = make()
     try:
         env.reset(seed=0)
         env.action_space.seed(0)
         actions = [env.action_space.sample() for _ in range(97)]
-        yield partial(_step_for, env.step, actions, env.num_envs)
+        same_step = env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        yield partial(_step_for, env.step, actions, env.num_envs, count_resets=_count_ends if same_step else None)
     finally:
         env.close(terminate=True)  # without waiting for a step that Ctrl-C interrupted
 
@@ -153,7 +155,7 @@ def _subproc_vec_env(make_env: Callable[[], gymnasium.Env], total: int) -> Itera
         env.reset()
         env.action_space.seed(0)
         actions = [[env.action_space.sample() for _ in range(total)] for _ in range(97)]
-        yield partial(_step_for, env.step, actions, total)
+        yield partial(_step_for, env.step, actions, total, count_resets=lambda step: np.count_nonzero(step[2]))
     finally:
         env.close()
 
@@ -191,10 +193,31 @@ def _signal(processes: list[Any], number: signal.Signals) -> None:
         os.kill(process.pid, number)
 
 
-def _step_for(step: Callable[[Any], Any], actions: list[Any], num_envs: int, seconds: float) -> float:
-    turns, start = 0, time.perf_counter()
+def _count_ends(step: tuple[Any, ...]) -> int:
+    return np.count_nonzero(step[2] | step[3])
+
+
+def _step_for(
+    step: Callable[[Any], Any],
+    actions: list[Any],
+    num_envs: int,
+    seconds: float,
+    count_resets: Callable[[Any], int] | None = None,
+) -> float:
+    """Steps for some seconds; returns env steps per second.
+
+    Args:
+        step: steps all environments.
+        actions: taken in turn.
+        num_envs: environments in a step.
+        seconds: to step.
+        count_resets: returns the number of resets that were part of a step, from its result; None for none.
+    """
+    turns, resets, start = 0, 0, time.perf_counter()
     end = start + seconds
     while time.perf_counter() < end:
-        step(actions[turns % len(actions)])
+        result = step(actions[turns % len(actions)])
         turns += 1
-    return turns * num_envs / (time.perf_counter() - start)
+        if count_resets is not None:
+            resets += count_resets(result)
+    return (turns * num_envs + resets) / (time.perf_counter() - start)
