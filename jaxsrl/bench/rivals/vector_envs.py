@@ -155,7 +155,7 @@ def _subproc_vec_env(make_env: Callable[[], gymnasium.Env], total: int) -> Itera
         env.reset()
         env.action_space.seed(0)
         actions = [[env.action_space.sample() for _ in range(total)] for _ in range(97)]
-        yield partial(_step_for, env.step, actions, total, count_resets=lambda step: np.count_nonzero(step[2]))
+        yield partial(_step_for, env.step, actions, total, count_resets=lambda step: int(np.count_nonzero(step[2])))
     finally:
         env.close()
 
@@ -194,7 +194,7 @@ def _signal(processes: list[Any], number: signal.Signals) -> None:
 
 
 def _count_ends(step: tuple[Any, ...]) -> int:
-    return np.count_nonzero(step[2] | step[3])
+    return int(np.count_nonzero(step[2] | step[3]))
 
 
 def _step_for(
