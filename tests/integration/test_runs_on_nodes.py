@@ -173,6 +173,24 @@ def test_a_sweep_on_nodes_is_the_same(tmp_path, environment):
     assert trials["auto"] == trials["here"]
 
 
+@pytest.mark.parametrize("manager", ["psro", "league"])
+def test_a_game_solver_on_nodes_is_the_same(tmp_path, environment, manager):
+    """Equal returns of the games of all policies need equal parameters."""
+    pytest.importorskip("pgx")
+    count = {"psro": "--iterations", "league": "--rounds"}[manager]
+    flags = ["--env.suite", "pgx", "--env.id", "kuhn_poker", "--env.kwargs.two_agents", "true", "--plan", "device_only"]
+    flags += [count, "2", "--env-steps", "4096", "--games", "64", "--eval.final-episodes", "0"]
+    policies = {}
+    for runs_on in ("here", "auto"):
+        command = [sys.executable, "-m", "jaxsrl.cli.main", manager, "ppo", "--directory", f"{tmp_path}/{runs_on}"]
+        command += ["--json", "--runs-on", runs_on, *flags]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
+        policies[runs_on] = json.loads(done.stdout.splitlines()[-1])["policies"]
+    assert " runs on node " in done.stderr
+    assert policies["auto"] == policies["here"]
+
+
 def test_more_runs_than_cores_of_nodes_are_rejected(tmp_path, cluster, capsys):
     command = population_command(tmp_path, "auto")[3:]
     command[command.index("--at-once") + 1] = "3"
