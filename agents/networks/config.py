@@ -5,8 +5,10 @@ from typing import Literal, NamedTuple, get_args
 
 from envpool_bridge.errors import UserError
 
-TORSO_NAMES = ("mlp", "nature_cnn", "impala_resnet", "entities")
-IMAGE_TORSOS = ("nature_cnn", "impala_resnet")
+IMAGE_TORSOS = ("nature_cnn", "impala_resnet", "cnn")
+TORSO_NAMES = ("mlp", *IMAGE_TORSOS, "entities")
+Convolution = tuple[int, int, int]
+"""Output channels, kernel size and stride."""
 Activation = Literal["tanh", "relu", "silu", "gelu", "elu"]
 CoreName = Literal["none", "lstm", "gru", "gtrxl"]
 DTypeName = Literal["float32", "bfloat16"]
@@ -30,10 +32,12 @@ class NetworkConfig:
     """Shape of an actor-critic network.
 
     Attributes:
-        torso: Encoder: "mlp" for vectors, "nature_cnn" (Mnih et al. 2015) or "impala_resnet" (Espeholt et al. 2018) for images,
-            "entities" (attention, Baker et al. 2020) for sets of entities. "module:name" is a torso of your own: a function or
-            class that takes this configuration and makes a flax module (docs/how_to/custom_agent.md).
+        torso: Encoder: "mlp" for vectors; "nature_cnn" (Mnih et al. 2015), "impala_resnet" (Espeholt et al. 2018) or "cnn" (any
+            convolutions) for images; "entities" (attention, Baker et al. 2020) for sets of entities. "module:name" is your own: a
+            function or class that takes this configuration and makes a flax module (docs/how_to/custom_agent.md).
         hidden_sizes: Sizes of the dense layers of the MLP, or after the convolutions. The first is also the size of an entity.
+        convolutions: Output channels, kernel size and stride of each layer of "cnn", without padding; the default is for images of
+            about 10 x 10 (Young & Tian 2019).
         activation: Activation of the dense layers.
         shared_torso: Use one torso for policy and value; None shares it for images only.
         critic_hidden_sizes: `hidden_sizes` of critics, and of the value of an actor-critic with separate torsos; None: the same.
@@ -58,6 +62,7 @@ class NetworkConfig:
 
     torso: str = "mlp"
     hidden_sizes: tuple[int, ...] = (64, 64)
+    convolutions: tuple[Convolution, ...] = ((16, 3, 1),)
     activation: Activation = "tanh"
     shared_torso: bool | None = None
     critic_hidden_sizes: tuple[int, ...] | None = None
@@ -79,6 +84,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         object.__setattr__(self, "circular", tuple(self.circular))
+        object.__setattr__(self, "convolutions", tuple(tuple(layer) for layer in self.convolutions))
         if self.torso not in TORSO_NAMES and not self.has_own_torso:
             raise UserError(
                 f"torso must be one of {', '.join(TORSO_NAMES)}, or 'module:name' of your own: got {self.torso!r}"
@@ -94,9 +100,20 @@ class NetworkConfig:
         for name, allowed in ((name, get_args(literal)) for name, literal in literals.items()):
             if getattr(self, name) not in allowed:
                 raise UserError(f"{name} must be one of {', '.join(allowed)}: got {getattr(self, name)!r}")
+        self._validate_convolutions()
         self._validate_deviation()
         if self.core == "gtrxl":
             _validate_heads("core_heads", self.core_heads, "core_size", self.core_size)
+
+    def _validate_convolutions(self) -> None:
+        layers = self.convolutions
+        if not layers or any(len(layer) != 3 or min(layer) < 1 for layer in layers):
+            raise UserError(
+                "convolutions must be (output channels, kernel size, stride) of each layer, positive and at least one: got "
+                f"{layers}"
+            )
+        if self.torso != "cnn" and not self.has_own_torso and layers != type(self).convolutions:
+            raise UserError(f"convolutions are those of torso 'cnn': got torso {self.torso!r} and {layers}")
 
     def _validate_deviation(self) -> None:
         if self.log_std == "state" and not POLICY_LOG_STD_RANGE[0] <= self.initial_log_std <= POLICY_LOG_STD_RANGE[1]:

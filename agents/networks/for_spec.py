@@ -7,12 +7,14 @@ from agents.networks.observation_inputs import LARGEST_SMALL_IMAGE, is_image
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import items
 
+_SMALLEST_BOARD, _LARGEST_BOARD = 3, 16  # fields per side
+
 
 def network_for(spec: EnvSpec, vector: NetworkConfig) -> NetworkConfig:
     """Returns the network of an environment: convolutions where a leaf of the observation is an image, otherwise `vector`.
 
-    Images of more than 35 pixels per side pass through the convolutions of Mnih et al. 2015, smaller ones through those of
-    Espeholt et al. 2018.
+    Images of more than 35 pixels per side pass through the convolutions of Mnih et al. 2015. Images and boards of at most 16 pass
+    through that of Young & Tian 2019, others through those of Espeholt et al. 2018.
 
     Args:
         spec: Spec of the environment.
@@ -22,6 +24,10 @@ def network_for(spec: EnvSpec, vector: NetworkConfig) -> NetworkConfig:
     shapes = [leaf.shape for leaf in leaves if is_image(leaf)]
     if not shapes:
         return vector
-    is_large = all(sorted(shape)[1] > LARGEST_SMALL_IMAGE for shape in shapes)
-    torso, size = ("nature_cnn", 512) if is_large else ("impala_resnet", 256)
+    if all(sorted(shape)[1] > LARGEST_SMALL_IMAGE for shape in shapes):
+        torso, size = "nature_cnn", 512
+    elif all(min(shape[:2]) >= _SMALLEST_BOARD and max(shape[:2]) <= _LARGEST_BOARD for shape in shapes):
+        torso, size = "cnn", 128
+    else:
+        torso, size = "impala_resnet", 256
     return dataclasses.replace(vector, torso=torso, hidden_sizes=(size,), activation="relu")

@@ -9,6 +9,7 @@ from agents.api import Array
 from agents.networks.config import NetworkConfig
 from agents.networks.torsos.attention_torso import EntityTorso
 from agents.networks.torsos.circular_conv import with_circles
+from agents.networks.torsos.cnn import CNN
 from agents.networks.torsos.entity_sets import EntitySet
 from agents.networks.torsos.impala_resnet import ImpalaResNet
 from agents.networks.torsos.mlp import MLP, activate
@@ -16,7 +17,7 @@ from agents.networks.torsos.named_dense import NamedDense
 from agents.networks.torsos.nature_cnn import NatureCNN
 from agents.networks.torsos.own_torso import make_own_torso, validate_features
 
-TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet}
+TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet, "cnn": CNN}
 """Torsos of one array."""
 
 
@@ -54,7 +55,12 @@ def _make_torso(config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_s
         return EntityTorso(config.hidden_sizes, config.layers, config.entity_heads, name="torso")
     if isinstance(x, dict):
         return NamedTorso(config, images, name="torso")
-    return TORSOS[config.torso](hidden_sizes, config.layers, name="torso")
+    return _torso_of_one_array(config, hidden_sizes, "torso")
+
+
+def _torso_of_one_array(config: NetworkConfig, hidden_sizes: tuple[int, ...], name: str) -> nn.Module:
+    options = {"convolutions": config.convolutions} if config.torso == "cnn" else {}
+    return TORSOS[config.torso](hidden_sizes, config.layers, **options, name=name)
 
 
 class NamedTorso(nn.Module):
@@ -73,7 +79,7 @@ class NamedTorso(nn.Module):
         config, encoded = self.config, dict(inputs)
         for name in self.images:
             # Without dense layers: those follow the concatenation.
-            convolutions = TORSOS[config.torso]((), config.layers, name=f"image/{name}")
+            convolutions = _torso_of_one_array(config, (), f"image/{name}")
             encoded[name] = convolutions(encoded[name])
         x = activate(config.layers, NamedDense(config.hidden_sizes[0], config.dtype, name="input")(encoded))
         return MLP(config.hidden_sizes[1:], config.layers)(x)

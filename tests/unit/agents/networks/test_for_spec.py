@@ -1,7 +1,9 @@
 """The network that experiments on any environment choose."""
 
+import jax
 import pytest
 
+from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.networks.for_spec import network_for
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -19,12 +21,30 @@ def test_network_for_vectors_is_the_given_one():
 
 @pytest.mark.parametrize(
     ("shape", "torso"),
-    [((84, 84, 3), "nature_cnn"), ((4, 36, 36), "nature_cnn"), ((10, 10, 6), "impala_resnet"), ((9, 9), "mlp")],
+    [
+        ((84, 84, 3), "nature_cnn"),
+        ((4, 36, 36), "nature_cnn"),
+        ((10, 10, 6), "cnn"),
+        ((16, 3, 2), "cnn"),
+        ((17, 16, 2), "impala_resnet"),
+        ((2, 8, 4), "impala_resnet"),
+        ((3, 20, 20), "impala_resnet"),
+        ((9, 9), "mlp"),
+    ],
 )
 def test_network_for_images_depends_on_their_size(shape, torso):
     assert torso_of(ArraySpec(shape, "uint8")) == torso
     small = ArraySpec((7, 7, 3), "uint8")
-    assert torso_of({"x": ArraySpec(shape, "uint8"), "y": small}) == "impala_resnet"
+    assert torso_of({"x": ArraySpec(shape, "uint8"), "y": small}) == (
+        "cnn" if torso in ("cnn", "mlp") else "impala_resnet"
+    )
+
+
+@pytest.mark.parametrize("shape", [(10, 10, 6), (16, 3, 2), (17, 16, 2), (2, 8, 4), (3, 20, 20), (36, 36, 1)])
+def test_network_for_an_image_can_be_made(shape):
+    spec = EnvSpec("Any", ArraySpec(shape, "uint8"), DiscreteSpec(2))
+    network = make_actor_critic(network_for(spec, VECTOR), spec)
+    jax.eval_shape(network.init, jax.random.key(0))
 
 
 def test_network_for_images_keeps_the_core():

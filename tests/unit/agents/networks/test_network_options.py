@@ -128,6 +128,7 @@ NETWORKS = {
     "gtrxl": actor_critic(VECTOR, core="gtrxl"),
     "nature_cnn": actor_critic(IMAGE, torso="nature_cnn"),
     "impala_resnet": actor_critic(IMAGE, torso="impala_resnet"),
+    "cnn": actor_critic(IMAGE, torso="cnn", convolutions=((4, 8, 4), (4, 3, 2))),
     "mixed": actor_critic(MIXED, torso="nature_cnn"),
     "entities": actor_critic(ENTITIES, torso="entities", circular=("rays",)),
     "q": q_network(VECTOR, QOptions(), 1),

@@ -21,6 +21,7 @@ IMAGE = ArraySpec((4, 36, 36), "uint8")
         ("mlp", DiscreteSpec(6), False),
         ("nature_cnn", IMAGE, False),
         ("impala_resnet", IMAGE, True),
+        ("cnn", ArraySpec((6, 7, 2), "float32"), True),
     ],
 )
 def test_outputs_have_the_leading_axes_of_the_observations(torso, observation, shared):
