@@ -23,6 +23,8 @@ from jaxsrl.machine.run_tasks import POLL_SECONDS, Task
 _CALL_SECONDS = 0.5  # between calls of one host
 _TRANSIT_SECONDS = 2.0  # in which a call arrives, and a host notices the end of its lease
 _PASSED_ON = ("JAX", "XLA_")  # variables that change the programs of a run
+_MOST_LETTERS = 300  # of a line of output in a message
+_TAIL_BYTES = 8192
 
 
 class Calls(Protocol):
@@ -38,7 +40,7 @@ class Calls(Protocol):
 
 
 class NodeProcessLostError(RequeueError):
-    """A command was lost with its node too often, or no node has had room for it. Exit status 75."""
+    """A command was lost with its node or did not start too often, or no node has had room for it. Exit status 75."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class NodeLimits:
     """Limits of commands on nodes.
 
     Attributes:
-        max_restarts: of one command after its node was lost.
+        max_restarts: of one command after its node was lost, or did not start it.
         lease_seconds: time without a call after which a node ends its command.
         room_seconds: longest time in which a command waits for room while no other runs.
     """
@@ -131,6 +133,7 @@ class NodeProcess:
         self._owner, self._name, self._setup = owner, name, setup
         self._status: int | None = None
         self._stop_signal, self._restarts, self._restart_at = 0, 0, 0.0
+        self._has_started, self._output_begin = False, _size(setup.output)
         self._spawn()
 
     @property
@@ -142,7 +145,7 @@ class NodeProcess:
         """Returns the exit status, negative for a signal; None while it runs, waits for room, or is about to start again.
 
         Raises:
-            NodeProcessLostError: the command was lost too often, or no node has had room for it in time.
+            NodeProcessLostError: the command was lost or did not start too often, or no node has had room for it in time.
             UserError: the node does not share the files of this process.
         """
         now = time.monotonic()
@@ -198,14 +201,15 @@ class NodeProcess:
         try:
             answer = self._owner.calls.get(call)
         except HostGoneError as error:
-            self._on_loss(str(error))
+            self._on_loss(_reason(error))
             return
         except EnvPoolError:
             self._end(1)
             raise
         self._call, self._owner.answered_at = None, time.monotonic()
         if not self._is_started:
-            self._is_started, self._called_at = True, time.monotonic()
+            self._is_started = self._has_started = True
+            self._called_at = time.monotonic()
             self._owner.show(f"{self._name} runs on node {answer}")
         elif isinstance(answer, int):
             self._end(answer)
@@ -222,15 +226,25 @@ class NodeProcess:
         self._restarts += 1
         if self._restarts > limits.max_restarts:
             self._end(1)
-            raise NodeProcessLostError(
-                f"{self._name} was lost with its node {self._restarts} times, at most {limits.max_restarts} are allowed. The "
-                f"last time: {reason}. Look at the memory and the logs of the nodes. The same command continues"
-            )
+            raise self._lost_error(reason)
         now = time.monotonic()  # a start without an answer may have been executed
         last_call, self._is_started = self._called_at if self._is_started else now, False
         self._restart_at = max(now, last_call + limits.lease_seconds + _TRANSIT_SECONDS)
         self._owner.show(
             f"{self._name} is lost ({reason}): in {self._restart_at - now:.0f} s it starts again from its newest checkpoint"
+        )
+
+    def _lost_error(self, reason: str) -> NodeProcessLostError:
+        """Returns the error of a command without a restart left: what happened, why, and what the command said last."""
+        what, look = "was lost with its node", "the memory"
+        if not self._has_started:
+            what, look = "could not start on a node", "the Python environments"
+        output = self._setup.output
+        said = _last_line(_read_tail(output, self._output_begin))
+        last = f"Its last output, in {output}: {said}. " if said else ""
+        return NodeProcessLostError(
+            f"{self._name} {what} {self._restarts} times, at most {self._owner.limits.max_restarts} are allowed. The last time: "
+            f"{reason.rstrip('.')}. {last}Look at {look} and the logs of the nodes. The same command continues"
         )
 
     def _validate_room(self, now: float) -> None:
@@ -249,6 +263,35 @@ class NodeProcess:
         if self._remote is not None:
             self._remote.kill()
         self._remote = self._call = None
+
+
+def _reason(error: HostGoneError) -> str:
+    """Returns why a host is no more. A cause that is longer than the message ends with the words that matter, a traceback say."""
+    reason, last = str(error), _last_line(str(error.__cause__ or ""))
+    return reason if last in reason else f"{reason} [...] {last}"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read_tail(path: Path, begin: int) -> str:
+    """Returns the end of a file, at most from byte `begin` on; "" if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(begin, _size(path) - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _last_line(text: str) -> str:
+    """Returns the words of the last line that has any, without what is too much for a message."""
+    lines = (" ".join(line.split()) for line in reversed(text.splitlines()))
+    return next(filter(None, lines), "")[:_MOST_LETTERS].rstrip(".")
 
 
 def share_of_nodes(nodes: Sequence[Node], at_once: int) -> tuple[int, int]:

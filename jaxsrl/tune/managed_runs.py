@@ -12,8 +12,14 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import lock_directory, read_json
 from jaxsrl.config.files import flag_name, option_name
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.experiment import load_experiment
+from jaxsrl.experiment import Experiment, load_experiment
+from jaxsrl.machine.resources import Resources
 from jaxsrl.machine.run_tasks import Task
+from jaxsrl.plan.load_plan import make_plan
+from jaxsrl.plan.passes.apply import add_agent_fragments
+from jaxsrl.run_plan import make_callbacks
+from jaxsrl.training.dataset_replay import check_dataset, open_for_agent
+from jaxsrl.training.stop_rules import with_gradient_budget
 
 Train = Callable[[Sequence[Task]], int]
 """Runs the tasks; returns an exit status, not 0 if it was stopped."""
@@ -100,6 +106,29 @@ def validate_single(run: RunConfig, kind: str, space: Iterable[str] = ()) -> Non
         )
     if shared := sorted({"run.seeds", "run.record"} & {*space}):
         raise UserError(f"a {kind} is one run without a dataset: expected a space without {', '.join(shared)}")
+
+
+def validate_start(made: Experiment) -> None:
+    """Makes the agent and opens the dataset of a run, so that what no run can start with is rejected before the first one.
+
+    Starts nothing. Only plan `offline` is made: others depend on the machine of a run, and its devices belong to the runs.
+
+    Args:
+        made: experiment of a run.
+
+    Raises:
+        UserError: training would raise one too.
+        CorruptDatasetError: a file of the dataset is missing.
+    """
+    agent, source, spec = made.build()
+    config = with_gradient_budget(made.run, agent)
+    make_callbacks(config, agent, source, made.env)
+    if config.is_offline:
+        plan = make_plan(config, Resources(num_cores=1, platform="cpu", num_devices=1))  # of any machine
+        plan = add_agent_fragments(plan, agent, config.local_replay_memory, *config.replay.preparation)
+        check_dataset(config, plan, agent, spec)
+    elif config.dataset.path:
+        open_for_agent(Path(config.dataset.path), agent, spec)
 
 
 def opponent_flags(members: Sequence[Path], mixture: Sequence[float], slots: int, self_share: float = 0.0) -> list[str]:

@@ -4,15 +4,12 @@ import contextlib
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
 
 from jaxsrl.cluster.node_processes import NodeLimits, NodeProcesses, SharedFile
 from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.run_tasks import run_tasks
 from jaxsrl.tune.managed_runs import Train
-
-RunsOn = Literal["here", "auto", "local"]
-"""This machine, the Ray cluster that is running, or a small one that is started on this machine."""
+from jaxsrl.tune.runs_on import RunsOn
 
 TOKEN = ".nodes"
 """File in a manager's directory by which nodes prove that they see it."""
@@ -47,7 +44,7 @@ def connected_nodes(
     shared = SharedFile(directory.absolute() / TOKEN, secrets.token_hex(8))
     with contextlib.ExitStack() as held:
         if runs_on == "local":
-            held.enter_context(contextlib.closing(LocalCluster(1, count_cores())))
+            held.enter_context(contextlib.closing(LocalCluster(1, count_cores(), flag=FLAG)))
         else:
             held.enter_context(joined_cluster(FLAG))
         shared.path.write_text(shared.token)

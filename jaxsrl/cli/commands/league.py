@@ -9,6 +9,7 @@ import tyro
 
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.terminal.tables import print_tables
+from jaxsrl.tune.runs_on import RunsOn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TrainLeague:
     league_exploiters: int = 1
     slots: int = 4
     at_once: int = 1
-    runs_on: Literal["here", "auto", "local"] = "here"
+    runs_on: RunsOn = "here"
     directory: Path | None = None
     seed: int = 0
     json: bool = False

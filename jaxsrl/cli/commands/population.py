@@ -2,12 +2,13 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tyro
 
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.terminal.tables import print_tables
+from jaxsrl.tune.runs_on import RunsOn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ class TrainPopulation:
     rule: str = "truncation"
     share: float = 0.25
     at_once: int = 1
-    runs_on: Literal["here", "auto", "local"] = "here"
+    runs_on: RunsOn = "here"
     directory: Path | None = None
     seed: int = 0
     json: bool = False
@@ -50,7 +51,7 @@ class TrainPopulation:
         """Trains the rounds that are missing, and prints the members of the last one."""
         import sys
 
-        from jaxsrl.tune.managed_runs import hold
+        from jaxsrl.tune.managed_runs import hold, validate_start
         from jaxsrl.tune.node_runs import connected_nodes, train_on
         from jaxsrl.tune.pbt import PBTConfig
         from jaxsrl.tune.population import Population, PopulationConfig, validate_members
@@ -67,7 +68,7 @@ class TrainPopulation:
         sweep = Sweep(str(path), entries, self.flags, "none", "random", seed=self.seed)
         made = sweep.make_experiment({name: entry.first for name, entry in space.items()})
         validate_members(made, space, self.flags)
-        made.build()  # rejects unknown options
+        validate_start(made)
         rule = PBTConfig(rule=self.rule, share=self.share)  # pyright: ignore[reportArgumentType]
         config = PopulationConfig(
             str(path), entries, self.members, self.rounds, self.env_steps, rule, self.seed, self.flags

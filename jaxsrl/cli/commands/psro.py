@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import tyro
 
 from jaxsrl.cli.commands.league import make_play
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.terminal.tables import print_tables
+from jaxsrl.tune.runs_on import RunsOn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TrainPSRO:
     games: int = 1_000
     solver: str = "nash"
     slots: int = 4
-    runs_on: Literal["here", "auto", "local"] = "here"
+    runs_on: RunsOn = "here"
     directory: Path | None = None
     seed: int = 0
     json: bool = False

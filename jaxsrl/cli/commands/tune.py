@@ -8,6 +8,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.tune.runs_on import RunsOn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Tune:
     space: Path
     trials: int = 20
     jobs: int = 1
-    runs_on: Literal["here", "auto", "local"] = "here"
+    runs_on: RunsOn = "here"
     pruner: Literal["asha", "hyperband", "median", "none"] = "asha"
     sampler: Literal["tpe", "random"] = "tpe"
     reports: int = 10
@@ -47,7 +48,7 @@ class Tune:
         """Runs the trials that are missing, prints all, and writes the best configuration."""
         import sys
 
-        from jaxsrl.tune.managed_runs import OWNED_PLACE, hold, validate_flags, validate_single
+        from jaxsrl.tune.managed_runs import OWNED_PLACE, hold, validate_flags, validate_single, validate_start
         from jaxsrl.tune.node_runs import connected_nodes
         from jaxsrl.tune.report import print_results, read_results, write_best
         from jaxsrl.tune.run_trials import run_trials
@@ -65,7 +66,7 @@ class Tune:
         validate_single(made.run, "trial", space)
         if made.run.is_offline and not made.run.eval.every:
             raise UserError("trials without environments report the returns of evaluations: use --eval.every")
-        made.build()
+        validate_start(made)
         directory = self.directory or Path("runs") / f"tune_{path.stem}"
 
         def show(line: str) -> None:

@@ -39,6 +39,7 @@ class LocalCluster:
         num_nodes: besides the head.
         cores_per_node: that each says it has.
         object_store_bytes: of shared memory for each; at least Ray's least.
+        flag: that asks for it, for messages.
 
     Raises:
         UserError: Ray is not installed, or this process is connected to a cluster already.
@@ -48,12 +49,12 @@ class LocalCluster:
         directory: of all its files; other processes of this user on this machine find the cluster by it (`joined_local_cluster`).
     """
 
-    def __init__(self, num_nodes: int, cores_per_node: int, object_store_bytes: int = 0) -> None:
-        self._ray = import_ray()
+    def __init__(
+        self, num_nodes: int, cores_per_node: int, object_store_bytes: int = 0, flag: str = "--cluster.address"
+    ) -> None:
+        self._ray = import_ray(flag)
         if self._ray.is_initialized():
-            raise UserError(
-                "--cluster.address local starts a cluster, but this process is connected to one: use --cluster.address auto"
-            )
+            raise UserError(f"{flag} local starts a cluster, but this process is connected to one: use {flag} auto")
         for attempt in range(_STARTS):
             self.directory = Path(tempfile.mkdtemp(prefix="jaxsrl-ray-", dir=_place()))  # other users cannot enter it
             self._token = make_token(self.directory)

@@ -12,6 +12,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster import node_processes as module
 from jaxsrl.cluster.hosts import command_host
 from jaxsrl.cluster.node_processes import NodeLimits, NodeProcessLostError, share_of_nodes
+from jaxsrl.cluster.protocol.engine import HostGoneError
 from jaxsrl.cluster.ray import actors
 from jaxsrl.machine.resources import Node
 from jaxsrl.machine.run_tasks import Task
@@ -122,6 +123,46 @@ def test_a_command_that_is_lost_too_often_raises(tmp_path):
         with pytest.raises(NodeProcessLostError, match="run was lost with its node 2 times, at most 1"):
             poll_often(process, lambda: engine.remotes[-1].kill())
         assert process.poll() == 1
+
+
+def test_a_command_that_is_lost_shows_its_last_output(tmp_path):
+    path = tmp_path / "run.txt"
+    path.write_text("of an earlier command\n")
+    code = f"print('first'); print('no memory is  left.\\n', flush=True); {WAIT}"
+
+    def kill():
+        if "left" in path.read_text():
+            engine.remotes[-1].kill()
+
+    with started(tmp_path, code, limits=AT_ONCE) as (engine, process), pytest.raises(NodeProcessLostError) as raised:
+        poll_often(process, kill)
+    message = f"the worker died. Its last output, in {path}: no memory is left. Look at the memory and"
+    assert message in str(raised.value)
+    assert "earlier" not in str(raised.value)
+
+
+class BrokenNodes(NodeEngine):
+    """Nodes on which no host starts, as Ray says it: with a traceback, of which an error has the first words."""
+
+    def get(self, call):
+        cause = RuntimeError(
+            "it did not import:\n  File x.py, line 1\nModuleNotFoundError: No module named 'jaxsrl'\n\n"
+        )
+        raise HostGoneError("it did not import: File x") from cause
+
+
+def test_a_command_that_never_starts_says_what_failed(tmp_path):
+    (tmp_path / "run.txt").write_text("of an earlier command\n")
+    with (
+        started(tmp_path, WAIT, BrokenNodes(), limits=AT_ONCE) as (_, process),
+        pytest.raises(NodeProcessLostError) as raised,
+    ):
+        poll_often(process)
+    assert str(raised.value) == (
+        "run could not start on a node 2 times, at most 1 are allowed. The last time: it did not import: File x [...] "
+        "ModuleNotFoundError: No module named 'jaxsrl'. Look at the Python environments and the logs of the nodes. The same "
+        "command continues"
+    )
 
 
 def test_a_lost_command_that_stops_does_not_start_again(tmp_path):

@@ -5,16 +5,20 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
+import jaxsrl
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster import node_processes
 from jaxsrl.cluster.hosts import command_host
 from jaxsrl.machine.run_tasks import Task
 from jaxsrl.tune.node_runs import TOKEN, connected_nodes, train_on
 from jaxsrl.tune.run_trials import run_trials
+from jaxsrl.tune.runs_on import RunsOn
 from jaxsrl.tune.study import RESULT, Sweep, open_study, save_sweep, trial_name
 from jaxsrl.tune.trial import train_trial
 from tests.support.node_engine import NodeEngine
@@ -151,3 +155,17 @@ def test_nodes_without_a_cluster_are_rejected(tmp_path, monkeypatch):
     ):
         pass
     assert not (tmp_path / TOKEN).exists()
+
+
+def test_a_second_local_cluster_names_the_flag_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    message = "--runs-on local starts a cluster, but this process is connected to one: use --runs-on auto"
+    with pytest.raises(UserError, match=message), connected_nodes("local", tmp_path, 1, lambda line: None):
+        pass
+    assert not (tmp_path / TOKEN).exists()
+
+
+def test_the_places_of_runs_are_named_once():
+    names = ", ".join(f'"{place}"' for place in get_args(RunsOn))
+    package = Path(jaxsrl.__file__).parent
+    assert [path.name for path in package.rglob("*.py") if names in path.read_text()] == ["runs_on.py"]

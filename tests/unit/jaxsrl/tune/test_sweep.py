@@ -11,13 +11,16 @@ from types import SimpleNamespace
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.cli.main import main
 from jaxsrl.config.files import read_config_file
 from jaxsrl.config.parts import EvalConfig
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.experiment import load_experiment
+from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.tune import run_trials as module
-from jaxsrl.tune.managed_runs import hold
+from jaxsrl.tune.managed_runs import hold, validate_start
 from jaxsrl.tune.study import RESULT, Sweep, open_study, save_sweep, trial_name
 from jaxsrl.tune.trial import PRUNED, ReportReturns
 
@@ -164,6 +167,47 @@ def test_offline_trials_need_evaluations(tmp_path, capsys):
     assert ended.value.code == 2
     assert "use --eval.every" in capsys.readouterr().err
     assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("experiment", "flags", "message"),
+    [
+        (
+            "discrete_cql",
+            ["--dataset.path", "none"],
+            "expected the directory of a dataset, with manifest.json: got none",
+        ),
+        ("discrete_cql", [], "plan offline learns from a dataset: use --dataset.path DIRECTORY with it"),
+        (
+            "dqn_cartpole",
+            ["--dataset.path", "none", "--replay.memory", "host"],
+            "expected the directory of a dataset, with manifest.json: got none",
+        ),
+        ("ppo_cartpole", ["--dataset.path", "none"], "a dataset is for agents that learn from replay: ppo does not"),
+        ("ppo_cartpole", ["--plan", "offline", "--eval.every", "9"], "ppo learns from what its own policy collects"),
+        (
+            "ppo_cartpole",
+            ["--run.gradient-steps", "9"],
+            "run.gradient_steps is a budget for one policy that learns from",
+        ),
+        ("ppo_cartpole", ["--eval.env-kwargs", "9"], "eval.env_kwargs must be a JSON object: got '9'"),
+    ],
+)
+@pytest.mark.parametrize("manager", ["tune", "population"])
+def test_runs_that_can_never_start_are_rejected(tmp_path, monkeypatch, capsys, manager, experiment, flags, message):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    monkeypatch.chdir(tmp_path)
+    Path("space.toml").write_text("agent.learning_rate = {low = 1e-4, high = 1e-2, log = true}\n")
+    with pytest.raises(SystemExit) as ended:
+        main([manager, experiment, "--space", "space.toml", *flags])
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["space.toml"]
+
+
+def test_whether_a_run_can_start_is_seen_without_devices(monkeypatch):
+    monkeypatch.setattr(Resources, "detect", lambda: pytest.fail("the devices belong to the runs"))
+    validate_start(load_experiment(find_experiment("ppo_cartpole")))
 
 
 class FakeTrial:
