@@ -147,7 +147,6 @@ class VectorRows(GymnasiumRows):
         self._mode = source.autoreset_mode  # decides the time limits
         super().__init__(envs, source.env_spec, row_ids, None, keep_infos=True, check_range=ranges, clip_actions=False)
         self.infos: list[Any] = [{} for _ in envs]
-        self._check_range = ranges
         self._objects = _ObjectWriter(len(envs)) if source.object_observations else None
         if self._objects is not None:
             self._writer = self._objects
@@ -176,9 +175,6 @@ class VectorRows(GymnasiumRows):
     def step(self, action: Tree, out: StepRows) -> None:
         if self._shares_finals:
             self._final_observation = out.observation[1]
-        self._step(action, out)
-
-    def _step(self, action: Tree, out: StepRows) -> None:
         try:
             super().step(action, out)
         except RowsFailedError as failed:
@@ -198,7 +194,7 @@ class VectorRows(GymnasiumRows):
         if isinstance(request, ObjectStep) and isinstance(out, StepRows):
             self._object_actions = cloudpickle.loads(request.actions)
             out.is_first[...] = False
-            self._step(None, out)
+            self.step(None, out)
             super().verify(take(out.observation, None), out.reward[None])
             return self.infos
         self._repeat_observation(out)
@@ -276,6 +272,7 @@ class VectorRows(GymnasiumRows):
         resets, which may reuse their memory.
         """
         failures: dict[int, RowFailure] = {}
+        self._require_infos(infos)  # before those of the resets replace them
         if self._shares_finals:
             finals = self._final_observation
             self._writer.write_rows(ended, [observations[row] for row in ended], finals, self._num_steps)

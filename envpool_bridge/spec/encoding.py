@@ -29,7 +29,8 @@ def start_of(leaf: LeafSpec) -> Any:
     """Returns the offset added to a stored value: int64 numbers, or 0 for arrays."""
     if isinstance(leaf, ArraySpec):
         return 0
-    return leaf.start if isinstance(leaf, DiscreteSpec) else leaf.starts
+    # 64 bits: a difference with a Python integer has the type of the value, in which it may overflow.
+    return np.int64(leaf.start) if isinstance(leaf, DiscreteSpec) else leaf.starts
 
 
 def _store(leaf: LeafSpec, values: Any, out: np.ndarray) -> None:

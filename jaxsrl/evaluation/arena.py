@@ -171,7 +171,7 @@ def play_arena(
         pairs: numbers of the contestants of each pair that plays; None for all. Others have no games.
 
     Raises:
-        UserError: the environment has no two sides.
+        UserError: the environment has no two sides, or a policy of a board game has a memory.
     """
     first = next(each.loaded for each in contestants if each.loaded is not None)
     play_pair = (
@@ -206,6 +206,8 @@ def _spec(contestant: Contestant) -> EnvSpec:
 
 def _board_game(contestants: Sequence[Contestant], config: ArenaConfig) -> Callable[[int, int], _Pair]:
     """Returns the match of two players of a board game, where the player to move is the only row."""
+    if config.first_side:
+        raise UserError(f"--first-side {config.first_side!r} names agents, of which a board game has none: omit it")
     first = next(each.loaded for each in contestants if each.loaded is not None)
     env, play = game_of(first.source)
     choices: dict[str, Player] = {}
@@ -246,7 +248,7 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
         key = (id(agents[first]), id(agents[second]))
         if key not in programs:
             players = [
-                act_for_some(agents[number], spec, side) if loaded[number].acts_for_teams else agents[number]
+                _for_team(agents[number], spec, side) if loaded[number].acts_for_teams else agents[number]
                 for number, side in zip((first, second), sides, strict=True)
             ]
             grouped = _grouped(spec, sides, players)
@@ -267,6 +269,11 @@ def _grouped(spec: EnvSpec, sides: tuple[tuple[int, ...], ...], players: Sequenc
     # A policy of all agents acts for padded observations, also where those of its side are smaller.
     rows, pairs = policy_spec(spec, range(spec.rows_per_env)), zip(("first", "second"), sides, players, strict=True)
     return make_grouped(spec, [PolicyGroup(name, side, rows, player, frozen=True) for name, side, player in pairs])
+
+
+def _for_team(agent: AnyAgent, spec: EnvSpec, side: tuple[int, ...]) -> AnyAgent:
+    # A group's state has the rows of all agents, from which its own are selected.
+    return act_for_some(agent, spec, side)._replace(initial_agent_state=agent.initial_agent_state)
 
 
 def _returns_of_sides(
@@ -310,7 +317,11 @@ def _configuration(loaded: LoadedAgent) -> str:
     experiment = metadata.get("experiment", {})
     policies = experiment.get("policies", {})
     own = [policies.get(name) for name in ("mapping", "agents", "networks")]
-    parts = [metadata.get("algorithm"), *(experiment.get(part) for part in ("agent", "network", "env")), *own]
+    parts = [
+        metadata.get("algorithm"),
+        *(experiment.get(part) for part in ("agent", "network", "env", "imitation")),
+        *own,
+    ]
     return json.dumps(parts, sort_keys=True)
 
 

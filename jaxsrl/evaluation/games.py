@@ -16,6 +16,7 @@ from agents.search.model import ILLEGAL, ModelStep, Root
 from agents.search.uct import UCTConfig, uct_search
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import zeros_of
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.pgx import PgxEnv, pgx_rules
 from jaxsrl.envs.protocol import JaxEnv
@@ -197,9 +198,35 @@ def game_of(source: EnvSource) -> tuple[PgxEnv, GameFn]:
 
 
 def loaded_player(loaded: LoadedAgent, mode: Mode = Mode.GREEDY) -> Player:
-    """Returns the player of a loaded agent."""
+    """Returns the player of a loaded agent.
+
+    Raises:
+        UserError: the agent has a memory, which `agent_moves` would clear at every move.
+    """
     leaves: Any = loaded.source.spec().observation
+    if _has_memory(loaded, mode):
+        raise UserError(
+            f"{loaded.checkpoint}: the policy has a memory of earlier moves: expected one that moves by the position alone"
+        )
     return Player(agent_moves(loaded.agent, tuple(leaves), mode), loaded.params)
+
+
+def _has_memory(loaded: LoadedAgent, mode: Mode) -> bool:
+    """Returns whether acting changes the agent's state."""
+    agent, changes = loaded.agent, list[bool]()
+    state = agent.initial_agent_state(1)
+    if not jax.tree.leaves(state):
+        return False
+
+    def act(params: Params, observation: Observation, state: Any, first: Array, keys: Array) -> Any:
+        after = agent.act(params, observation, state, first, keys, mode)[2]
+        pairs = zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True)
+        changes.append(any(one is not other for one, other in pairs))
+        return after
+
+    observation, keys = zeros_of(loaded.source.spec().observation, (1,)), jax.random.split(jax.random.key(0), 1)
+    jax.eval_shape(act, loaded.params, observation, state, jnp.zeros(1, bool), keys)
+    return any(changes)
 
 
 def evaluate_against(
@@ -208,7 +235,7 @@ def evaluate_against(
     """Plays games of a loaded agent against "random", "uct:SIMULATIONS", or the run or checkpoint at a path.
 
     Raises:
-        UserError: the environment is no game of suite "pgx", or the opponent plays another game.
+        UserError: the environment is no game of suite "pgx", the opponent plays another game, or a policy has a memory.
     """
     env, play = game_of(loaded.source)
 

@@ -5,23 +5,27 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsrl.cli.main
 from agents.a2c import A2CConfig
-from agents.api import Mode
+from agents.api import Agent, Mode, OnPolicy
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.arena import bench_arena
 from jaxsrl.evaluation import arena
 from jaxsrl.evaluation.arena import ArenaConfig, Contestant, Payoffs, load_contestants, play_arena, rate
 from jaxsrl.evaluation.games import evaluate_against
-from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
 from jaxsrl.experiment import Experiment
 from jaxsrl.plots.draw_payoffs import draw_payoffs
 from tests.support.run_configs import run_config
+from tests.support.scripted_agents import Alike
 
 BOARD = EnvConfig("tic_tac_toe", suite="pgx")
 TWO_AGENTS = EnvConfig("tic_tac_toe", suite="pgx", kwargs='{"two_agents": true}')
@@ -129,6 +133,31 @@ def test_absent_agents_do_not_count(monkeypatch):
     assert means == [(1.5, 0.0), (0.0, 3.0)]
 
 
+@pytest.mark.parametrize("acts_for_teams", [False, True])
+def test_policies_with_a_memory_play_in_uneven_teams(monkeypatch, acts_for_teams):
+    source, lengths = ParallelSource(Alike), []
+
+    def act(params, observation, agent_state, is_first, keys, mode):
+        jax.debug.callback(lambda state: lengths.append(state.tolist()), agent_state)
+        return agent_state % 2, {}, jnp.where(is_first, 0, agent_state) + 1
+
+    agent = Agent("counts", None, lambda num_rows: jnp.zeros(num_rows, jnp.int32), act, None, {}, OnPolicy())
+    loaded = LoadedAgent(agent, {}, source, Path(), 1, None, acts_for_teams=acts_for_teams)
+    monkeypatch.setattr(arena, "_metadata", lambda loaded: {})
+    contestants = [Contestant(name, loaded) for name in ("one", "other")]
+    payoffs = play_arena(contestants, ArenaConfig(games=2, first_side="[ab]"), lambda line: None)
+    assert payoffs.wins[0, 1] == payoffs.wins[1, 0] == 1  # "c" is paid more
+    jax.effects_barrier()
+    assert {number for state in lengths for number in state} == set(range(5))  # steps before each of the five
+
+
+def test_only_agents_with_the_same_functions_are_shared(monkeypatch):
+    experiments = [{"imitation": {"expert": expert}} for expert in ("", "", "runs/expert")]
+    monkeypatch.setattr(arena, "_metadata", lambda loaded: {"experiment": experiments[loaded.update]})
+    loaded = [SimpleNamespace(agent=f"agent {number}", update=number) for number in range(3)]
+    assert arena._shared_agents(loaded) == ["agent 0", "agent 0", "agent 2"]
+
+
 def test_random_moves_win_draw_and_lose_a_third_each(tmp_path):
     run = train(tmp_path, "run", EnvConfig("RockPaperScissors-v1", "jax", '{"rounds": 1}'), 0, "device_only")
     payoffs = play([run, "random"], ArenaConfig(games=600))
@@ -153,7 +182,7 @@ def test_a_plot_of_another_type_is_rejected_before_the_games(tmp_path, capsys):
         draw_payoffs(["a", "b"], np.full((2, 2), 0.5), tmp_path / "a.gif")
 
 
-def test_what_cannot_play_is_rejected(board_runs, tmp_path):
+def test_what_cannot_play_is_rejected(board_runs, tmp_path, capsys):
     for paths, message in (
         (board_runs[:1], "at least two policies"),
         ([board_runs[0]] * 2, "each once"),
@@ -165,5 +194,10 @@ def test_what_cannot_play_is_rejected(board_runs, tmp_path):
         load_contestants([board_runs[0], train(tmp_path, "two_agents", TWO_AGENTS, 0, "device_only")])
     with pytest.raises(UserError, match="an even number, got 5"):
         ArenaConfig(games=5)
-    with pytest.raises(SystemExit):
-        jaxsrl.cli.main.main(["arena", *board_runs, "--out", str(tmp_path / "none" / "a.json")])
+    with pytest.raises(UserError, match="--first-side 'red_\\*' .*: omit it"):
+        play(board_runs, ArenaConfig(games=2, first_side="red_*"))
+    for out in (tmp_path / "none" / "a.json", tmp_path):
+        with pytest.raises(SystemExit) as ended:
+            jaxsrl.cli.main.main(["arena", *board_runs, "--games", "2", "--out", str(out)])
+        assert ended.value.code == 2
+        assert "won" not in capsys.readouterr().err  # before the games

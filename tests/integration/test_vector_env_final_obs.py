@@ -129,3 +129,45 @@ def test_a_final_observation_outside_its_space_names_the_row(row, length):
             env.step(np.zeros(4, int))
     finally:
         env.close()
+
+
+class Spelling(Counting):
+    """`Counting` whose actions are words, which are sent as objects; their lengths are rewards."""
+
+    action_space = spaces.Text(5)
+
+    def step(self, action):
+        return super().step(len(action))
+
+
+@pytest.mark.parametrize("space", ["box", "nested"])
+def test_final_observations_of_actions_that_are_objects(space):
+    functions = [partial(Spelling, SPACES[space], length) for length in (1, 3, 5)]
+    ours = PoolVectorEnv(functions, num_workers=1, autoreset_mode=SAME_STEP)
+    theirs = SyncVectorEnv([partial(make, reuses_memory=False) for make in functions], autoreset_mode=SAME_STEP)
+    try:
+        assert_same_tree(ours.reset(seed=0), theirs.reset(seed=0))
+        for _ in range(12):
+            assert_same_tree(ours.step(("a", "ab", "abc")), theirs.step(("a", "ab", "abc")))
+    finally:
+        ours.close()
+        theirs.close()
+
+
+class Uninformed(Counting):
+    """`Counting` whose last step of an episode has no dict of infos."""
+
+    def step(self, action):
+        *result, ended, truncated, info = super().step(action)
+        return *result, ended, truncated, None if ended else info
+
+
+def test_a_bad_info_of_a_last_step_names_the_row():
+    env = PoolVectorEnv([partial(Uninformed, SPACES["box"], length) for length in (3, 2)], autoreset_mode=SAME_STEP)
+    try:
+        env.reset(seed=0)
+        env.step(np.zeros(2, int))
+        with pytest.raises(BadEnvOutputError, match="row 1, step 2: bad info: expected a dict, got NoneType"):
+            env.step(np.zeros(2, int))
+    finally:
+        env.close()

@@ -44,7 +44,7 @@ class Arena:
         from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena, rate
 
-        if self.out is not None and not self.out.parent.is_dir():
+        if self.out is not None and (self.out.is_dir() or not self.out.parent.is_dir()):
             raise UserError(f"expected a file in an existing directory: got {self.out}")
         if self.plot is not None:
             from jaxsrl.plots.style import validate_out

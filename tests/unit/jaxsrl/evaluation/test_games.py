@@ -1,14 +1,20 @@
 """Games against opponents: results by seat, and opponents by name."""
 
+from functools import partial
+from pathlib import Path
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 pytest.importorskip("pgx")
 
+from agents.api import Agent, OnPolicy
 from envpool_bridge.errors import UserError
+from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.pgx import PgxEnv, pgx_rules
-from jaxsrl.evaluation.games import RANDOM, Player, make_opponent, play_games
+from jaxsrl.evaluation.games import RANDOM, Player, loaded_player, make_opponent, play_games
+from jaxsrl.evaluation.load_agent import LoadedAgent
 
 ENV, PLAY = PgxEnv("tic_tac_toe", '{"with_state": true}'), pgx_rules("tic_tac_toe")
 
@@ -55,3 +61,21 @@ def test_opponents_are_made_by_name():
             make_opponent(name, PLAY, None)
     with pytest.raises(UserError, match="at least 2"):
         play_games(ENV, PLAY, RANDOM, RANDOM, games=1, seed=0)
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_agents_with_a_memory_are_rejected(remembers):
+    """Ape-X has a state that never changes."""
+
+    def act(params, observation, agent_state, is_first, keys, mode):
+        move = first_free(params, observation, keys)
+        return move, {}, {"number": agent_state["number"] + 1} if remembers else {"number": agent_state["number"]}
+
+    agent = Agent("a", None, lambda num_rows: {"number": jnp.zeros(num_rows)}, act, None, {}, OnPolicy())
+    loaded = LoadedAgent(agent, (), JaxSource(partial(PgxEnv, "tic_tac_toe")), Path("run"), 1, None)
+    if remembers:
+        with pytest.raises(UserError, match="run: .* memory"):
+            loaded_player(loaded)
+        return
+    first, _ = play_games(ENV, PLAY, loaded_player(loaded), Player(last_free), games=2, seed=0)
+    assert first.wins == 1

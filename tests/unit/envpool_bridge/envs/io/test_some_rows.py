@@ -42,6 +42,16 @@ def test_write_rows_equals_write_for_these_rows(space, rows, seed):
         assert not one[others].any()
 
 
+@pytest.mark.parametrize(("start", "number"), [(-5, np.uint8(3)), (-100, np.int8(100)), (-150, np.int8(-128))])
+def test_narrow_integers_are_stored_from_zero(start, number):
+    spec = spec_of_spaces(spaces.Discrete(220, start=start), ACTION, "e", 1)
+    writer, whole, part = ObservationWriter(spec, ROW_IDS), target(spec), target(spec)
+    writer.write([number] * 4, whole, 1, strict=True)
+    writer.write_rows([1], [number], part, 1)
+    assert whole.tolist() == [int(number) - start] * 4
+    assert part.tolist() == [0, int(number) - start, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("space", "bad", "problem"),
     [
