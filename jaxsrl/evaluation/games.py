@@ -193,7 +193,10 @@ def game_of(source: EnvSource) -> tuple[PgxEnv, GameFn]:
     """
     env = source.make_jax_env() if isinstance(source, JaxSource) else None
     if not isinstance(env, PgxEnv):
-        raise UserError(f"opponents are for games of suite 'pgx': got environment {source.spec().env_id}")
+        raise UserError(
+            "opponents are for games of suite 'pgx' in which one agent moves for both players: got environment "
+            f"{source.spec().env_id}; `jaxsrl arena` plays environments of several agents"
+        )
     return PgxEnv(env.env_id, json.dumps({"with_state": True})), pgx_rules(env.env_id)
 
 
