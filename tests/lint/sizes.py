@@ -1,4 +1,4 @@
-"""Size limits: files of at most 400 lines, functions of at most 60, documentation of at most 32,000 words."""
+"""Size limits: lines of files and functions, words of the documentation."""
 
 import ast
 import re
@@ -8,7 +8,8 @@ from pathlib import Path
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
-MAX_DOCS_WORDS = 32_000  # docs/ without docs/lab
+MAX_DOCS_WORDS = 31_500  # docs/ without docs/lab and the page of results
+_RESULTS = Path("docs/results.md")  # made by a command
 
 
 def violations(path: Path, text: str) -> list[str]:
@@ -32,8 +33,9 @@ def prose_words(page: str) -> int:
 
 
 def docs_violations(pages: dict[Path, str]) -> list[str]:
-    """Returns one line if the pages of the documentation, without the lab, have too many words."""
-    words = sum(prose_words(text) for path, text in pages.items() if path.parts[:2] != ("docs", "lab"))
+    """Returns one line if the pages of the documentation have too many words, without the lab and the page of results."""
+    written = {path: text for path, text in pages.items() if path.parts[:2] != ("docs", "lab") and path != _RESULTS}
+    words = sum(map(prose_words, written.values()))
     if words <= MAX_DOCS_WORDS:
         return []
     return [
