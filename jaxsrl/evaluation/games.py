@@ -216,7 +216,7 @@ def loaded_player(loaded: LoadedAgent, mode: Mode = Mode.GREEDY) -> Player:
 
 def _has_memory(loaded: LoadedAgent, mode: Mode) -> bool:
     """Returns whether acting changes the agent's state."""
-    agent, changes = loaded.agent, list[bool]()
+    agent, changes = loaded.agent, [False]
     state = agent.initial_agent_state(1)
     if not jax.tree.leaves(state):
         return False

@@ -1,4 +1,7 @@
-"""A convolutional torso of any layers. Source of the default, 16@3/1 for small images: Young & Tian 2019 (arXiv:1903.03176)."""
+"""A convolutional torso of any layers, and the layers of DQN.
+
+Sources: Mnih et al. 2015, Methods, "Model architecture"; Young & Tian 2019 (arXiv:1903.03176) for the default, 16@3/1.
+"""
 
 from collections.abc import Sequence
 
@@ -9,6 +12,9 @@ from agents.networks.config import Convolution, DTypeName, LayerOptions
 from agents.networks.torsos.mlp import MLP
 from agents.networks.torsos.strided_conv import StridedConv, channels_last_unit, flatten_image
 from envpool_bridge.errors import UserError
+
+NATURE_CONVOLUTIONS: tuple[Convolution, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Layers of torso "nature_cnn", whose dense layer has 512 units in the paper."""
 
 
 class CNN(nn.Module):

@@ -1,5 +1,6 @@
 """Torso of encoded observations: of one array, or of several leaves by name."""
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -9,15 +10,19 @@ from agents.api import Array
 from agents.networks.config import NetworkConfig
 from agents.networks.torsos.attention_torso import EntityTorso
 from agents.networks.torsos.circular_conv import with_circles
-from agents.networks.torsos.cnn import CNN
+from agents.networks.torsos.cnn import CNN, NATURE_CONVOLUTIONS
 from agents.networks.torsos.entity_sets import EntitySet
 from agents.networks.torsos.impala_resnet import ImpalaResNet
 from agents.networks.torsos.mlp import MLP, activate
 from agents.networks.torsos.named_dense import NamedDense
-from agents.networks.torsos.nature_cnn import NatureCNN
 from agents.networks.torsos.own_torso import make_own_torso, validate_features
 
-TORSOS: dict[str, Any] = {"mlp": MLP, "nature_cnn": NatureCNN, "impala_resnet": ImpalaResNet, "cnn": CNN}
+TORSOS: dict[str, Any] = {
+    "mlp": MLP,
+    "nature_cnn": partial(CNN, convolutions=NATURE_CONVOLUTIONS),
+    "impala_resnet": ImpalaResNet,
+    "cnn": CNN,
+}
 """Torsos of one array."""
 
 

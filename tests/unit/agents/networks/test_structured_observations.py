@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from agents.networks.actor_critic import make_actor_critic
-from agents.networks.config import NetworkConfig
+from agents.networks.config import LayerOptions, NetworkConfig
 from agents.networks.observation_inputs import make_inputs
-from agents.networks.torsos.nature_cnn import NatureCNN
+from agents.networks.torsos.cnn import CNN, NATURE_CONVOLUTIONS
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec, zeros_of
 from envpool_bridge.spec.tree import items, leaves, map_leaves
@@ -105,7 +105,7 @@ def test_named_torso_stores_weights_by_leaf_name():
     assert sorted(torso) == ["MLP_0", "image/camera", "input"]
     assert sorted(torso["input"]) == ["bias", "kernel/arm/0", "kernel/arm/1", "kernel/camera", "kernel/keys"]
     observation = draw(OBSERVATION, (5,))
-    see = jax.jit(NatureCNN(()).apply)
+    see = jax.jit(CNN((), LayerOptions("relu"), NATURE_CONVOLUTIONS).apply)
     convolutions = see({"params": torso["image/camera"]}, observation["camera"])
     encoded = jax.device_get(jax.jit(make_inputs(SPEC, "nature_cnn").encode)(observation) | {"camera": convolutions})
     x = sum(np.asarray(value) @ np.asarray(torso["input"][f"kernel/{name}"]) for name, value in encoded.items())
