@@ -1,7 +1,7 @@
 """Configuration of a network: plain data for command lines, configuration files and checkpoints."""
 
 import dataclasses
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from envpool_bridge.errors import UserError
 
@@ -84,7 +84,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         object.__setattr__(self, "circular", tuple(self.circular))
-        object.__setattr__(self, "convolutions", tuple(tuple(layer) for layer in self.convolutions))
+        object.__setattr__(self, "convolutions", tuple(map(_as_tuple, self.convolutions)))
         if self.torso not in TORSO_NAMES and not self.has_own_torso:
             raise UserError(
                 f"torso must be one of {', '.join(TORSO_NAMES)}, or 'module:name' of your own: got {self.torso!r}"
@@ -107,9 +107,10 @@ class NetworkConfig:
 
     def _validate_convolutions(self) -> None:
         layers = self.convolutions
-        if not layers or any(len(layer) != 3 or min(layer) < 1 for layer in layers):
+        numbers = [layer if isinstance(layer, tuple) and len(layer) == 3 else (0,) for layer in layers]
+        if not layers or not all(isinstance(number, int) and number > 0 for layer in numbers for number in layer):
             raise UserError(
-                "convolutions must be (output channels, kernel size, stride) of each layer, positive and at least one: got "
+                "convolutions must be (output channels, kernel size, stride) of each layer, positive integers, at least one: got "
                 f"{layers}"
             )
         if self.torso != "cnn" and not self.has_own_torso and layers != type(self).convolutions:
@@ -163,6 +164,10 @@ class NetworkConfig:
     def shares_torso(self) -> bool:
         """Returns whether policy and value share one torso."""
         return self.torso in IMAGE_TORSOS if self.shared_torso is None else self.shared_torso
+
+
+def _as_tuple(layer: Any) -> Any:
+    return tuple(layer) if isinstance(layer, list) else layer
 
 
 def is_own_torso(torso: str) -> bool:

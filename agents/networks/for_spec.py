@@ -4,7 +4,7 @@ import dataclasses
 
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import LARGEST_SMALL_IMAGE, is_image
-from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from envpool_bridge.spec.tree import items
 
 _SMALLEST_BOARD, _LARGEST_BOARD = 3, 16  # fields per side
@@ -21,13 +21,19 @@ def network_for(spec: EnvSpec, vector: NetworkConfig) -> NetworkConfig:
         vector: Network of observations without images.
     """
     leaves = [leaf for path, leaf in items(spec.observation) if not path or path != spec.action_mask]
-    shapes = [leaf.shape for leaf in leaves if is_image(leaf)]
+    images = [leaf for leaf in leaves if isinstance(leaf, ArraySpec) and is_image(leaf)]
+    shapes = [leaf.shape for leaf in images]
     if not shapes:
         return vector
     if all(sorted(shape)[1] > LARGEST_SMALL_IMAGE for shape in shapes):
         torso, size = "nature_cnn", 512
-    elif all(min(shape[:2]) >= _SMALLEST_BOARD and max(shape[:2]) <= _LARGEST_BOARD for shape in shapes):
+    elif all(map(_is_board, images)):
         torso, size = "cnn", 128
     else:
         torso, size = "impala_resnet", 256
     return dataclasses.replace(vector, torso=torso, hidden_sizes=(size,), activation="relu")
+
+
+def _is_board(leaf: ArraySpec) -> bool:
+    sides = leaf.shape[:2]
+    return leaf.frames == 1 and min(sides) >= _SMALLEST_BOARD and max(sides) <= _LARGEST_BOARD

@@ -76,7 +76,8 @@ def memoryless_config(config: NetworkConfig, spec: EnvSpec) -> NetworkConfig:
     leaves = [leaf for _, leaf in items(spec.observation)]
     fits = {"entities": is_entity_set, **dict.fromkeys(IMAGE_TORSOS, is_image)}.get(config.torso)
     torso = config.torso if fits is None or any(map(fits, leaves)) else "mlp"
-    return dataclasses.replace(config, core="none", torso=torso)
+    layers = config.convolutions if torso == config.torso else NetworkConfig.convolutions
+    return dataclasses.replace(config, core="none", torso=torso, convolutions=layers)
 
 
 def _first_present(first: Array, leaf: Array) -> Array:

@@ -18,11 +18,13 @@ from envpool_bridge.supervisor.forkserver import kill_on_parent_exit
 
 _SAMPLE_SECONDS = 0.25
 _ANSWERS = """
-import base64, sys, cloudpickle
+import base64, os, sys, cloudpickle
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # what environments print must not mix with answers
 with cloudpickle.loads(base64.b64decode(sys.argv[1]))() as answer:
-    print("ready", flush=True)
+    print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        print(answer(float(line)), flush=True)
+        print(answer(float(line)), file=answers, flush=True)
 """
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 60.0

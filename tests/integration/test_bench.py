@@ -138,6 +138,7 @@ def test_bench_counts_every_reset_as_a_step(mode):
 def test_contender_in_its_own_process_ends_with_its_context():
     @contextlib.contextmanager
     def answer():
+        print("an environment's banner")
         yield lambda seconds: os.getpid() + seconds
 
     with in_own_process("it", answer) as ask:

@@ -47,6 +47,10 @@ def test_network_for_an_image_can_be_made(shape):
     jax.eval_shape(network.init, jax.random.key(0))
 
 
+def test_stacked_images_are_no_boards():
+    assert torso_of(ArraySpec((4, 10, 2), "uint8", frames=4)) == "impala_resnet"
+
+
 def test_network_for_images_keeps_the_core():
     network = network_for(EnvSpec("Any", ArraySpec((84, 84, 3), "uint8"), DiscreteSpec(2)), VECTOR)
     assert (network.hidden_sizes, network.core) == ((512,), "lstm")

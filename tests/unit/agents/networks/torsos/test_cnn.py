@@ -7,6 +7,7 @@ import pytest
 
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import LayerOptions, NetworkConfig
+from agents.networks.team_state import memoryless_config
 from agents.networks.torsos.cnn import CNN
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -35,10 +36,11 @@ def test_cnn_equals_convolutions_of_xla(convolutions):
     np.testing.assert_allclose(torso.apply(params, image), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_kernel_larger_than_its_input_is_rejected():
-    spec = EnvSpec("Any", ArraySpec((6, 7, 2), "float32"), DiscreteSpec(2))
+@pytest.mark.parametrize(("shape", "got"), [((6, 7, 2), "2 x 2"), ((6, 20, 2), "2 x 9"), ((20, 6, 2), "9 x 2")])
+def test_kernel_larger_than_its_input_is_rejected(shape, got):
+    spec = EnvSpec("Any", ArraySpec(shape, "float32"), DiscreteSpec(2))
     config = NetworkConfig("cnn", convolutions=((8, 4, 2), (8, 3, 1)))
-    with pytest.raises(UserError, match=r"convolutions\[1\] has a kernel of 3 x 3, but its input has 2 x 2 pixels"):
+    with pytest.raises(UserError, match=rf"convolutions\[1\] has a kernel of 3 x 3, but its input has {got} pixels"):
         jax.eval_shape(make_actor_critic(config, spec).init, jax.random.key(0))
 
 
@@ -48,6 +50,8 @@ def test_kernel_larger_than_its_input_is_rejected():
         ({"convolutions": ()}, "at least one: got"),
         ({"convolutions": ((8, 3, 0),)}, "positive"),
         ({"convolutions": ((8, 3),)}, "of each layer"),
+        ({"convolutions": (8, 3, 1)}, "of each layer"),
+        ({"convolutions": ((8, 3.0, 1),)}, "integers"),
         ({"torso": "mlp", "convolutions": ((8, 3, 1),)}, "those of torso 'cnn'"),
     ],
 )
@@ -63,3 +67,9 @@ def test_named_images_and_vectors_share_the_dense_layers():
     params = network.init(jax.random.key(0))
     kernels = [leaf.shape for leaf in jax.tree.leaves(params) if jnp.ndim(leaf) == 4]
     assert kernels == [(3, 3, 2, 4)]
+
+
+def test_a_team_state_of_vectors_needs_no_convolutions():
+    spec = EnvSpec("Any", {"state": ArraySpec((5,), "float32")}, DiscreteSpec(2))
+    config = memoryless_config(NetworkConfig("cnn", convolutions=((8, 2, 1),)), spec)
+    assert (config.torso, config.convolutions) == ("mlp", NetworkConfig.convolutions)
