@@ -1,9 +1,11 @@
 """`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/benchmarks/index.md.
 
-Items are the tests in tests/gpu. Each file runs in its own process, and this process never uses the accelerator. An item that
-fails or ends its process becomes a row too, and the others still run. One deadline covers all of them.
+Items are the tests in tests/gpu. Each file runs in its own process, and this process never uses the accelerator. Files that measure
+nothing run side by side. An item that fails or ends its process becomes a row too, and the others still run. One deadline covers
+all of them.
 """
 
+import concurrent.futures
 import datetime
 import json
 import os
@@ -18,13 +20,13 @@ from typing import Any
 
 _TABLE = Path("docs/benchmarks/index.md")
 _ITEMS = Path("tests/gpu")
-_FILES = (
-    "test_exactness.py",
-    "test_processes.py",
-    "test_calls.py",
-    "test_speed.py",
-    "test_device.py",
-)  # what matters most first
+_GROUPS = (  # files of a group run side by side, groups one after the other; what measures time runs alone
+    ("test_exactness.py", "test_processes.py", "test_reproducible_runs.py", "test_device.py"),
+    ("test_beside_a_run.py",),
+    ("test_calls.py",),
+    ("test_speed.py",),
+    ("test_agents.py",),
+)
 _SECONDS = 480.0
 _ITEM_SECONDS = 150
 _END_SECONDS = 10.0
@@ -50,7 +52,7 @@ def bench_gpu() -> None:
     if platform == "cpu":
         print("no accelerator here: jax sees only the CPU; nothing to run (install jaxsrl[cuda] or jaxsrl[tpu])")  # noqa: T201
         return
-    ended = run_items([_ITEMS / name for name in _FILES], time.time() + _SECONDS, environment)
+    ended = run_groups([[_ITEMS / name for name in group] for group in _GROUPS], time.time() + _SECONDS, environment)
     rows = table_rows(ended, f"{datetime.date.today()} | {hardware}")
     with open(_TABLE, "a") as file:
         file.writelines(rows)
@@ -58,6 +60,20 @@ def bench_gpu() -> None:
     print("".join(rows) + f"{len(ended)} items, {len(failed)} failed: appended to {_TABLE}")  # noqa: T201
     if failed:
         sys.exit(1)
+
+
+def run_groups(groups: Sequence[Sequence[Path]], deadline: float, environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Runs the items of each group of files, the files of a group side by side.
+
+    Returns:
+        The reports that `run_items` returns, in the order of the files.
+    """
+    items: list[dict[str, Any]] = []
+    for group in groups:
+        with concurrent.futures.ThreadPoolExecutor(len(group)) as threads:
+            for reports in threads.map(lambda file: run_items([file], deadline, environment), group):
+                items += reports
+    return items
 
 
 def run_items(files: Sequence[Path], deadline: float, environment: dict[str, str]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.seconds(25)
 @pytest.mark.parametrize(("spec", "network"), [(VECTOR, "mlp"), (IMAGE, "nature_cnn")], ids=["mlp", "nature_cnn"])
 def test_latency_of_a_call(spec, network, row, size):
-    agent = ppo(spec, NetworkConfig(network, (64,), "relu"))
+    agent = ppo(spec, NetworkConfig(network, (64,), activation="relu"))
     rows, device = size(64, 4), jax.local_devices()[0]
     (slot,) = random_slots(agent, spec, rows, 4)
     found = {}
@@ -49,7 +49,7 @@ def test_latency_of_a_call(spec, network, row, size):
 
 @pytest.mark.seconds(15)
 def test_time_to_place_a_slot(row, size):
-    agent = ppo(IMAGE, NetworkConfig("nature_cnn", (64,), "relu"))
+    agent = ppo(IMAGE, NetworkConfig("nature_cnn", (64,), activation="relu"))
     rows, steps = size(256, 4), size(32, 2)
     (slot,) = random_slots(agent, IMAGE, rows, steps)
     counts = {1, jax.local_device_count()}
@@ -115,8 +115,8 @@ def test_speed_of_device_only(row, size):
     )
 
 
-@pytest.mark.seconds(60)
-@pytest.mark.parametrize("gigabytes", [1.0, 10.0])
+@pytest.mark.seconds(40)
+@pytest.mark.parametrize("gigabytes", [1.0, 4.0])
 def test_time_of_a_checkpoint_of_replay(gigabytes, row, size, tmp_path):
     if gigabytes > 1.0 and size(False, True):
         pytest.skip("not run: too large for a dry run")

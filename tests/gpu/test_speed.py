@@ -1,6 +1,5 @@
 """Speed of whole runs: the pool, PPO on CartPole and Pong, where acting is best, how long a learner waits for samples."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,11 +11,10 @@ from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.bench.train import measure_training
 from tests.gpu.conftest import DRY
-from tests.gpu.test_processes import command, ends
+from tests.gpu.train_command import HAS_ATARI, command, ends
 
 pytestmark = pytest.mark.gpu
 WORKERS = 2 if DRY else max(2, len(os.sched_getaffinity(0)) - 2)
-ATARI = bool(importlib.util.find_spec("ale_py") and importlib.util.find_spec("cv2"))
 
 
 def cells(result):
@@ -63,9 +61,12 @@ def test_training_on_cartpole_by_where_acting_is(name, changes, row, size):
 @pytest.mark.seconds(60)
 @pytest.mark.parametrize("changes", [{}, {"inference.platform": "cpu"}], ids=["device", "host"])
 def test_training_on_pong(changes, row, size):
-    if not ATARI:
+    if not HAS_ATARI:
         pytest.skip("not run: ale_py or cv2 is not installed")
-    pong, network = EnvConfig("ALE/Pong-v5", suite="atari"), NetworkConfig("nature_cnn", (size(512, 16),), "relu")
+    pong, network = (
+        EnvConfig("ALE/Pong-v5", suite="atari"),
+        NetworkConfig("nature_cnn", (size(512, 16),), activation="relu"),
+    )
     steps = size(300_000, 600)
     result = measure_training(
         WORKERS, size(16, 2) * WORKERS, env_steps=steps, env=pong, network=network, changes=changes

@@ -90,7 +90,7 @@ def test_failures_are_the_exit_status_and_all_rows_are_appended(tmp_path, monkey
     ]
     monkeypatch.setattr(jaxsrl.bench.gpu, "_TABLE", table)
     monkeypatch.setattr(jaxsrl.bench.gpu, "_DEVICE", "print('gpu|1 x H')")
-    monkeypatch.setattr(jaxsrl.bench.gpu, "run_items", lambda *_: items)
+    monkeypatch.setattr(jaxsrl.bench.gpu, "run_groups", lambda *_: items)
     with pytest.raises(SystemExit) as ended:
         jaxsrl.bench.gpu.bench_gpu()
     assert ended.value.code == 1
