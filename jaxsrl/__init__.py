@@ -6,11 +6,10 @@ import jax, whose settings may then still be chosen.
 """
 
 import importlib
-import importlib.metadata
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from jaxsrl.machine.package_names import find_conflict
+from jaxsrl.machine.package_names import find_conflict, find_version
 
 __version__: str
 
@@ -134,9 +133,9 @@ if _conflict:  # a warning, so that `jaxsrl doctor` can run
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a public name, imported from its home, or the version of the installed package."""
+    """Returns a public name, imported from its home, or the version of the package."""
     if name == "__version__":
-        return importlib.metadata.version("jaxsrl")
+        return find_version("jaxsrl")
     if name not in _HOMES:
         raise AttributeError(f"module 'jaxsrl' has no attribute {name!r}: its public names are {', '.join(__all__)}")
     value = getattr(importlib.import_module(_HOMES[name]), _NAMES_THERE.get(name, name))

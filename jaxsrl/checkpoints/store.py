@@ -9,7 +9,6 @@ and an environment; `jaxsrl.evaluation.load_agent` decides what may be made from
 
 import contextlib
 import functools
-import importlib.metadata
 import itertools
 import os
 import shutil
@@ -40,6 +39,7 @@ from jaxsrl.checkpoints.schema import (
     validate_match,
     validate_stored_arrays,
 )
+from jaxsrl.machine.package_names import find_version
 
 _REPLACED = ".replaced.tmp"
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
@@ -225,7 +225,7 @@ def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arr
 
 @functools.cache  # 20 ms of searching for packages
 def _read_versions() -> tuple[tuple[str, str], ...]:
-    return tuple((name, importlib.metadata.version(name)) for name in WRITTEN_BY)
+    return tuple((name, find_version(name)) for name in WRITTEN_BY)
 
 
 def _make_checkpointer() -> ocp.Checkpointer:

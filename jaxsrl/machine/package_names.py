@@ -1,4 +1,4 @@
-"""Conflicts over the names of jaxsrl's top-level packages `agents` and `experiments`, which other distributions use too.
+"""Versions of distributions, and conflicts over the names `agents` and `experiments`, which others than jaxsrl use too.
 
 The module imports none of the packages in question.
 """
@@ -32,6 +32,14 @@ def find_conflict(home: Path = _HOME) -> str:
             f"PYTHONPATH and sys.path, or run in another directory"
         )
     return ""
+
+
+def find_version(distribution: str) -> str:
+    """Returns the version of an installed distribution; "unknown" of a checkout that is only on the path of Python."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def raise_conflict() -> None:

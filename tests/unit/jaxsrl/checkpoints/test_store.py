@@ -1,5 +1,6 @@
 """Checkpoints come back to the bit, or not at all."""
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl.checkpoints import store
 from jaxsrl.checkpoints.schema import validate_match
 from jaxsrl.checkpoints.store import (
     MANIFEST,
@@ -214,3 +216,13 @@ def test_a_kill_in_the_middle_of_a_save_leaves_the_finished_ones(tmp_path, delay
     assert problems == []
     assert step in {finished, finished + 1}  # renamed, perhaps not yet reported
     np.testing.assert_array_equal(got["w"], np.full((300, 300), step, np.float32))
+
+
+def test_a_checkout_that_is_not_installed_saves(tmp_path, monkeypatch):
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
+    monkeypatch.setattr(store, "_read_versions", store._read_versions.__wrapped__)
+    path = CheckpointStore(tmp_path).save(1, arrays(), {})
+    assert_equal(load_checkpoint(path)[0], arrays())

@@ -4,12 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine import package_names
 from jaxsrl.machine.doctor import checks
-from jaxsrl.machine.package_names import find_conflict, find_shared_names, raise_conflict
+from jaxsrl.machine.package_names import find_conflict, find_shared_names, find_version, raise_conflict
 
 ROOT = Path(__file__).parents[4]
 
@@ -99,3 +100,8 @@ def test_commands_reject_a_shadowing_package_in_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: the package `agents` of {tmp_path}/agents.py shadows")
     assert done.stderr.count("\n") == 1
+
+
+def test_version_of_a_checkout_that_is_not_installed_is_unknown():
+    assert find_version("numpy") == np.__version__
+    assert find_version("no-such-distribution") == "unknown"
