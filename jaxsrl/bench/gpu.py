@@ -1,4 +1,4 @@
-"""`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/benchmarks/index.md.
+"""`make gpu`: the tests and benchmarks that need an accelerator, in one command, recorded in docs/lab/accelerators.md.
 
 Items are the tests in tests/gpu. Each file runs in its own process, and this process never uses the accelerator. Files that measure
 nothing run side by side. An item that fails or ends its process becomes a row too, and the others still run. One deadline covers
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_TABLE = Path("docs/benchmarks/index.md")
+_TABLE = Path("docs/lab/accelerators.md")
 _ITEMS = Path("tests/gpu")
 _GROUPS = (  # files of a group run side by side, groups one after the other; what measures time runs alone
     ("test_exactness.py", "test_processes.py", "test_reproducible_runs.py", "test_device.py"),

@@ -33,13 +33,15 @@ class PoolConfig:
     Attributes:
         num_workers: environment worker processes, over all learner processes.
         lanes_per_worker: groups of environments that a worker alternates between. It steps one while another waits for actions.
-        workers_per_lane: workers that share a lane. Inference batches are larger, but the workers wait for each other.
+        workers_per_lane: workers that share a lane, and wait together for its inference call. 0 chooses one where a CPU acts or on
+            a cluster. Where an accelerator acts it chooses all workers of an inference server, because calls take about a
+            millisecond for any number of rows.
         supervision: restarts and timeouts of workers, and the treatment of failing environments.
     """
 
     num_workers: int = 2
     lanes_per_worker: int = 2
-    workers_per_lane: int = 1
+    workers_per_lane: int = 0
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
 
     def __post_init__(self) -> None:
@@ -48,8 +50,8 @@ class PoolConfig:
             "pool",
             num_workers=self.num_workers,
             lanes_per_worker=self.lanes_per_worker,
-            workers_per_lane=self.workers_per_lane,
         )
+        validate_at_least(0, "pool", workers_per_lane=self.workers_per_lane)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,8 @@ from jaxsrl.plan.fragment import (
     Transport,
     WhenFull,
 )
-from jaxsrl.plan.plan import Plan, nearest_multiple
+from jaxsrl.plan.plan import Plan
+from jaxsrl.plan.pool_shape import pool_shape
 
 MakePlan = Callable[[RunConfig, Resources], Plan]
 
@@ -57,7 +58,7 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
         UserError: the rows do not divide, or `workers_per_lane` is not 1.
     """
     del resources
-    if run.pool.workers_per_lane != 1:
+    if run.pool.workers_per_lane > 1:
         raise UserError(
             f"plan single_learner_coarse: an actor acts for its own rows only: expected workers_per_lane 1, got "
             f"{run.pool.workers_per_lane}"
@@ -90,8 +91,7 @@ def single_learner_fine(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: the rows do not divide.
     """
-    del resources  # validate_plan checks them
-    shape = pool_shape("single_learner_fine", run)
+    shape = pool_shape("single_learner_fine", run, resources=resources)
     acting, learning = Devices((0,), run.inference.jax_platform), _learning_devices(run)
     return _served_plan("single_learner_fine", run, shape, Processes(shape.num_workers), acting, learning)
 
@@ -105,7 +105,7 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
         UserError: the rows do not divide over the servers, or there are too few devices for inference, or more than servers.
     """
     servers = run.inference.num_servers
-    shape = pool_shape("decoupled", run, replicas=servers)
+    shape = pool_shape("decoupled", run, servers, resources=resources)
     if run.inference.num_devices > servers:
         raise UserError(
             f"plan decoupled: fragment inference: {servers} servers, one device each, leave some of {run.inference.num_devices} "
@@ -133,9 +133,8 @@ def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: rows or workers do not divide over the replicas.
     """
-    del resources
     replicas, devices = run.learner.num_devices, _learning_devices(run)
-    shape = pool_shape("multiple_learners", run, replicas=replicas)
+    shape = pool_shape("multiple_learners", run, replicas, resources=resources)
     acting = _HOST if run.inference.platform == "cpu" else devices
     plan = _served_plan("multiple_learners", run, shape, Processes(shape.num_workers), acting, devices, replicas)
     learner = dataclasses.replace(plan.learner, replicas=replicas)
@@ -151,9 +150,8 @@ def central(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: rows or workers do not divide over the replicas, or asynchronous replicas leave devices idle.
     """
-    del resources
     replicas, devices = run.learner.num_replicas or run.learner.num_devices, _learning_devices(run)
-    shape = pool_shape("central", run, replicas=replicas)
+    shape = pool_shape("central", run, replicas, resources=resources)
     synchronous = run.learner.gradients == "synchronous"
     if not synchronous and run.learner.num_devices > replicas:
         raise UserError(
@@ -216,7 +214,7 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
             f"learning one more, but there are {resources.num_cores}: use --pool.num-workers "
             f"{max(1, resources.num_cores - 1)} (single_learner_fine shares cores)"
         )
-    shape = pool_shape("dedicated_environments", run)
+    shape = pool_shape("dedicated_environments", run, resources=resources)
     pinned = Processes(workers, tuple(range(resources.num_cores - workers, resources.num_cores)))
     acting = Devices((0,), run.inference.jax_platform)
     plan = _served_plan("dedicated_environments", run, shape, pinned, acting, _learning_devices(run))
@@ -355,45 +353,3 @@ def replay_channels(channels: tuple[Channel, ...], learner: str, on_host: bool) 
     )
     transport = Transport.DEVICE_COPY if on_host else Transport.IN_PROCESS
     return (*rerouted, Channel(REPLAY, learner, Carries.SAMPLES, transport, 1))
-
-
-def pool_shape(plan: str, run: RunConfig, replicas: int = 1, lanes_per_worker: int = 0) -> PoolShape:
-    """Returns the shape of one replica: the rows and workers of `run`, divided evenly over `replicas`.
-
-    Args:
-        plan: its name, for messages.
-        run: sizes.
-        replicas: pools that share the rows and the workers.
-        lanes_per_worker: 0 for the value of `run`.
-
-    Raises:
-        UserError: a number does not divide. The message names one that does.
-    """
-    where = f"plan {plan}"
-    if run.pool.num_workers % replicas:
-        raise UserError(
-            f"{where}: fragment environments: {run.pool.num_workers} workers do not divide over {replicas} replicas: "
-            f"use --pool.num-workers {nearest_multiple(run.pool.num_workers, replicas)}"
-        )
-    workers, lanes = run.pool.num_workers // replicas, lanes_per_worker or run.pool.lanes_per_worker
-    per_lane = run.pool.workers_per_lane
-    if workers % per_lane:
-        raise UserError(
-            f"{where}: pool.workers_per_lane must divide pool.num_workers: got {per_lane} and {workers}; "
-            f"use --pool.workers-per-lane 1"
-        )
-    parts = workers * lanes
-    if run.num_envs % (parts * replicas):
-        raise UserError(
-            f"{where}: fragment environments: {run.num_envs} rows do not divide over {run.pool.num_workers} workers x "
-            f"{lanes} lanes: use --run.num-envs {nearest_multiple(run.num_envs, parts * replicas)}"
-        )
-    # The learner reads one slot while workers fill the next ones, as many as the lag allows.
-    return PoolShape(
-        num_workers=workers,
-        lanes_per_worker=lanes,
-        workers_per_lane=per_lane,
-        rows_per_part=run.num_envs // (parts * replicas),
-        rollout_length=run.rollout_length,
-        num_slots=run.max_policy_lag + 2,
-    )

@@ -9,7 +9,7 @@ from typing import Any
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.metrics.record_file import SPEED, read_steady_records
-from jaxsrl.plan.policies import pool_shape
+from jaxsrl.plan.pool_shape import pool_shape
 from jaxsrl.planner.calibration import Calibration
 from jaxsrl.planner.simulator.simulate import simulate
 

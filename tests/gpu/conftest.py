@@ -1,4 +1,4 @@
-"""Items of `make gpu`: each test is a row of docs/benchmarks/index.md. `jaxsrl.bench.gpu` reads what is written here.
+"""Items of `make gpu`: each test is a row of docs/lab/accelerators.md. `jaxsrl.bench.gpu` reads what is written here.
 
 With JAXSRL_GPU_DRY=1 every item runs at a tiny size on whatever jax has, so that the code is tried without an accelerator.
 """

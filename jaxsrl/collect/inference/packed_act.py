@@ -1,7 +1,8 @@
-"""Inference calls with one transfer to the device and one back, instead of one per array.
+"""Inference calls with one transfer to the device for all small arrays and one back, instead of one per array.
 
-Starting a transfer takes longer than moving the arrays of a call. The host writes the arrays one after another into a buffer of
-bytes, and the program on the device splits it. The transfer changes no bits. Results may differ from those of separate
+Starting a transfer takes longer than moving a small array. The host writes the small arrays of a call one after another into a
+buffer of bytes, and the program on the device splits it. Larger arrays go as they are: on an H200, packing 1.8 MB of images made a
+call 0.3 ms longer. Transfers change no bits. Results may differ from those of separate
 arrays by rounding (3e-8 was measured), because the compiler fuses this program differently.
 """
 
@@ -19,6 +20,7 @@ import numpy as np
 from agents.api import AgentState, Array, Params
 
 _ALIGNMENT = 16  # of an array in the buffer, in bytes
+_MOST_BYTES = 256 * 1024  # of an array that is packed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +94,32 @@ def _padding(size: int) -> int:
     return -size % _ALIGNMENT
 
 
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """Forms of a call's arrays. Hashable.
+
+    Attributes:
+        structure: PyTreeDef of (observation, is_first, steps, rows).
+        large: numbers of the leaves that are not packed.
+        packed: form of a list of the others.
+        results: form of (action, extras).
+    """
+
+    structure: Any
+    large: tuple[int, ...]
+    packed: Form
+    results: Form
+
+    @classmethod
+    def of(cls, arrays: Any, results: Form) -> "_Call":
+        leaves, structure = jax.tree.flatten(arrays)
+        large = tuple(place for place, leaf in enumerate(leaves) if leaf.nbytes > _MOST_BYTES)
+        small = [leaf for place, leaf in enumerate(leaves) if place not in large]
+        return cls(structure, large, Form.of(small), results)
+
+
 class PackedAct:
-    """`ActOnRows` that packs the arrays of each call; its actions and extras are numpy arrays.
+    """`ActOnRows` that packs the small arrays of each call; its actions and extras are numpy arrays.
 
     Thread-safety: any thread; each thread has its own buffer for each form.
     """
@@ -101,7 +127,7 @@ class PackedAct:
     def __init__(self, act: Callable[..., tuple[Any, dict[str, Any], AgentState]]) -> None:
         self._act = jax.jit(act)  # traced once: for the form of its results, and inside the program
         self._local = threading.local()
-        self._results: dict[Form, Form] = {}
+        self._calls: dict[Form, _Call] = {}
         self._on_device = jax.jit(self._traced, static_argnums=0)
 
     def __call__(
@@ -117,21 +143,32 @@ class PackedAct:
         """Acts. Results are fetched to the host, so that the buffer can be reused. The recurrent state stays on the device."""
         arrays = (observation, is_first, steps, rows)
         form = Form.of(arrays)
-        results = self._results.get(form)
-        if results is None:
+        call = self._calls.get(form)
+        if call is None:
             action, extras, _ = jax.eval_shape(self._act, params, observation, agent_state, is_first, keys, steps, rows)
-            results = self._results[form] = Form.of((action, extras))
-        buffer, views = self._buffer(form)
-        for view, leaf in zip(views, jax.tree.leaves(arrays), strict=True):
+            call = self._calls[form] = _Call.of(arrays, Form.of((action, extras)))
+        leaves = jax.tree.leaves(arrays)
+        large = {place: leaves[place] for place in call.large}
+        buffer, views = self._buffer(call.packed)
+        small = [leaf for place, leaf in enumerate(leaves) if place not in large]
+        for view, leaf in zip(views, small, strict=True):
             view[...] = leaf
-        packed, after = self._on_device(form, buffer, params, agent_state, keys)
-        action, extras = results.structure.unflatten(results.views(np.asarray(packed)))
+        packed, after = self._on_device(call, buffer, large, params, agent_state, keys)
+        action, extras = call.results.structure.unflatten(call.results.views(np.asarray(packed)))
         return action, extras, after
 
     def _traced(
-        self, form: Form, buffer: Array, params: Params, agent_state: AgentState, keys: Array
+        self,
+        call: "_Call",
+        buffer: Array,
+        large: dict[int, Array],
+        params: Params,
+        agent_state: AgentState,
+        keys: Array,
     ) -> tuple[Array, AgentState]:
-        observation, is_first, steps, rows = form.split_on_device(buffer)
+        small = iter(call.packed.split_on_device(buffer))
+        leaves = [large[place] if place in large else next(small) for place in range(call.structure.num_leaves)]
+        observation, is_first, steps, rows = call.structure.unflatten(leaves)
         action, extras, after = self._act(params, observation, agent_state, is_first, keys, steps, rows)
         return join_on_device((action, extras)), after
 

@@ -23,7 +23,6 @@ POSITIVE = [
     "run.seeds_at_once",
     "pool.num_workers",
     "pool.lanes_per_worker",
-    "pool.workers_per_lane",
     "inference.num_devices",
     "inference.num_servers",
     "learner.num_devices",
@@ -32,6 +31,7 @@ POSITIVE = [
 ]
 NOT_NEGATIVE = [
     "run.seed",
+    "pool.workers_per_lane",
     "run.max_policy_lag",
     "run.shutdown_timeout_seconds",
     "learner.num_replicas",

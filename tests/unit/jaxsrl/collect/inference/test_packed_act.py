@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from agents.api import Agent, OnPolicy
+from jaxsrl.collect.inference import packed_act
 from jaxsrl.collect.inference.act import make_act, row_keys
 from jaxsrl.collect.inference.packed_act import Form, join_on_device
 
@@ -68,8 +69,10 @@ def inputs(rows, rng):
     return observation, rng.random(rows) < 0.5, np.full(rows, 12, np.uint32)
 
 
+@pytest.mark.parametrize("most_bytes", [packed_act._MOST_BYTES, 100, 0])
 @pytest.mark.parametrize("number", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_packed_calls_act_as_calls_that_are_not_to_the_bit(number):
+def test_packed_calls_act_as_calls_that_are_not_to_the_bit(number, most_bytes, monkeypatch):
+    monkeypatch.setattr(packed_act, "_MOST_BYTES", most_bytes)
     device, rng = jax.devices()[number], np.random.default_rng(3)
     plain, packed = (make_act(looking_agent(), platform=platform) for platform in ("cpu", "gpu"))
     params = jax.device_put(jnp.float32(0.3), device)
@@ -109,6 +112,23 @@ def test_packed_act_transfers_one_array_each_way(monkeypatch):
         assert [(array.dtype, array.ndim) for array in host] == [(np.dtype(np.uint8), 1)]
         assert (buffer.dtype, buffer.ndim, after.shape) == (np.dtype(np.uint8), 1, (4,))
     assert program._cache_size() == 1
+
+
+def test_large_arrays_are_not_packed(monkeypatch):
+    monkeypatch.setattr(packed_act, "_MOST_BYTES", 100)  # the images of four rows have 192
+    packed = make_act(looking_agent(), platform="gpu")
+    seen, program = [], packed._on_device
+
+    def watched(call, buffer, large, *arguments):
+        seen.append((buffer.nbytes, [array.shape for array in large.values()]))
+        return program(call, buffer, large, *arguments)
+
+    monkeypatch.setattr(packed, "_on_device", watched)
+    observation, is_first, steps = inputs(4, np.random.default_rng(3))
+    packed(jnp.float32(1.0), observation, jnp.zeros(4), is_first, row_keys(jax.random.key(1), range(4)), steps)
+    ((packed_bytes, large),) = seen
+    assert large == [(4, 4, 4, 3), (4, 5)]  # float64 vectors have 160
+    assert packed_bytes < 192
 
 
 def test_packed_act_results_survive_the_next_call():

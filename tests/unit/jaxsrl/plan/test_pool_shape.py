@@ -1,0 +1,29 @@
+"""Workers share lanes where an accelerator acts."""
+
+import pytest
+
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.fragment import Carries
+from jaxsrl.plan.policies import PLANS, single_learner_fine
+from tests.support.run_configs import run_config
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings", "expected"),
+    [
+        ("gpu", {}, 6),
+        ("cpu", {}, 1),
+        ("gpu", {"inference_platform": "cpu"}, 1),
+        ("gpu", {"pool_workers_per_lane": 2}, 2),
+        ("gpu", {"cluster_address": "local"}, 1),  # its hosts divide the workers
+    ],
+)
+def test_workers_share_lanes_where_an_accelerator_acts(platform, settings, expected):
+    plan = single_learner_fine(run_config(pool_num_workers=6, num_envs=120, **settings), Resources(8, platform, 2))
+    assert plan.shape.workers_per_lane == expected
+    assert plan.channel(Carries.OBSERVATIONS).capacity == 6 // expected * plan.shape.lanes_per_worker
+
+
+def test_workers_of_each_server_share_lanes():
+    run = run_config(pool_num_workers=6, num_envs=120, inference_num_servers=2, inference_num_devices=1)
+    assert PLANS["decoupled"](run, Resources(8, "gpu", 2)).shape.workers_per_lane == 3
