@@ -92,8 +92,10 @@ def bench_learn(
     ours, rivals = itertools.count(), itertools.count()
     runs = take_turns(
         {
-            "jaxsrl": lambda: learn_with_jaxsrl(settings, next(ours), shlex.split(flags), limit_seconds),
-            "sb3": lambda: learn_with_sb3(sb3_python, settings, next(rivals), limit_seconds),
+            "jaxsrl": lambda: _show(
+                "jaxsrl", learn_with_jaxsrl(settings, next(ours), shlex.split(flags), limit_seconds)
+            ),
+            "sb3": lambda: _show("sb3", learn_with_sb3(sb3_python, settings, next(rivals), limit_seconds)),
         },
         seeds,
     )
@@ -109,6 +111,12 @@ def bench_learn(
         "runs": rows,
         "sb3_over_jaxsrl": compare_runs(runs["jaxsrl"], runs["sb3"]),
     }
+
+
+def _show(contender: str, run: Run) -> Run:
+    """Writes the result of a run to stderr as soon as it ends, since all runs together may take hours; returns it."""
+    sys.stderr.write(f"{contender}: " + ", ".join(f"{name} {value}" for name, value in run.items()) + "\n")
+    return run
 
 
 def compare_runs(ours: Sequence[Run], rivals: Sequence[Run]) -> list[dict[str, Any]]:

@@ -173,11 +173,14 @@ def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:
 def write_json(path: Path, data: Any) -> None:
     """Writes JSON atomically: a reader sees the old file or the new one, also after a loss of power."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w") as file:
-        file.write(json.dumps(data, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "w") as file:
+            file.write(json.dumps(data, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)  # what a full disk left of it
 
 
 def read_json(path: Path) -> Any:

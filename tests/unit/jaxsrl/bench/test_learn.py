@@ -32,7 +32,7 @@ def test_compare_runs_uses_seeds_that_both_reached():
     assert compare_runs(ours[2:3], rivals[2:3])[0] == {"measure": "env_steps", "seeds": 0}
 
 
-def test_bench_learn_alternates_contenders_over_seeds(monkeypatch):
+def test_bench_learn_alternates_contenders_over_seeds(monkeypatch, capsys):
     calls = []
 
     def learn(name):
@@ -51,6 +51,9 @@ def test_bench_learn_alternates_contenders_over_seeds(monkeypatch):
         ("jaxsrl", 0, 10), ("sb3", 0, 10), ("jaxsrl", 1, 11), ("sb3", 1, 11),
     ]  # fmt: skip
     assert (result["env_id"], result["threshold"]) == ("CartPole-v1", 100.0)
+    progress = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in progress] == [contender for contender, _ in calls]
+    assert "env_steps 11" in progress[-1]
     assert json.loads(json.dumps(result)) == result
 
 

@@ -249,6 +249,16 @@ def test_a_reader_never_sees_half_a_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    path = tmp_path / "data.json"
+    write_json(path, 1)
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_json(path, 2)
+    assert [file.name for file in tmp_path.iterdir()] == ["data.json"]
+    assert json.loads(path.read_text()) == 1
+
+
 def test_the_log_grows_by_lines_with_their_time(tmp_path):
     for line in ("begins", "complete"):
         with RunDirectory(tmp_path / "run") as directory:
