@@ -2,9 +2,9 @@
 
     python docs/lab/same_step.py [rounds]
 
-A reset counts as an env step in both modes. NEXT_STEP resets instead of a step, SAME_STEP within the step that ends the episode. So
-steps of two processes differ more in SAME_STEP, and each lasts as long as the slower process. No vector environment that returns the
-rows of two processes together can have a better ratio. Nothing else may run on the machine.
+A reset counts as an env step in both modes. NEXT_STEP resets instead of a step, SAME_STEP within the step that ends the episode.
+So steps of two processes differ more in SAME_STEP, and each lasts as long as the slower process. No vector environment that returns
+the rows of two processes together can have a better ratio. Nothing else may run on the machine.
 """
 
 import multiprocessing

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ _GROUPS = (  # files of a group run side by side, groups one after the other; wh
 _SECONDS = 480.0
 _ITEM_SECONDS = 150
 _END_SECONDS = 10.0
+_POLL_SECONDS = 0.1
 _DEVICE = """
 import jax, os
 devices = jax.local_devices()
@@ -63,35 +65,44 @@ def bench_gpu() -> None:
 
 
 def run_groups(groups: Sequence[Sequence[Path]], deadline: float, environment: dict[str, str]) -> list[dict[str, Any]]:
-    """Runs the items of each group of files, the files of a group side by side.
+    """Runs the items of each group of files, the files of a group side by side. Ctrl-C ends all of their processes.
 
     Returns:
         The reports that `run_items` returns, in the order of the files.
     """
     items: list[dict[str, Any]] = []
+    stop = threading.Event()
     for group in groups:
         with concurrent.futures.ThreadPoolExecutor(len(group)) as threads:
-            for reports in threads.map(lambda file: run_items([file], deadline, environment), group):
-                items += reports
+            try:
+                for reports in threads.map(lambda file: run_items([file], deadline, environment, stop), group):
+                    items += reports
+            except BaseException:
+                stop.set()  # the threads end before the error leaves this function
+                raise
     return items
 
 
-def run_items(files: Sequence[Path], deadline: float, environment: dict[str, str]) -> list[dict[str, Any]]:
+def run_items(
+    files: Sequence[Path], deadline: float, environment: dict[str, str], stop: threading.Event | None = None
+) -> list[dict[str, Any]]:
     """Runs every item of the files, one process per file, and restarts a file without the item that ended its process.
 
     Args:
         files: of tests.
         deadline: of all, in the time of `time.time()`.
         environment: of the processes.
+        stop: ends the process that runs, and no other starts.
 
     Returns:
         The report of each item: its id under "ended", outcome ("passed", "failed", "skipped"), message, rows and seconds.
     """
     items: list[dict[str, Any]] = []
+    stop = stop or threading.Event()
     for file in files:
         here: list[dict[str, Any]] = []
         while True:
-            reported, status = _run_once(file, [item["ended"] for item in here], deadline, environment)
+            reported, status = _run_once(file, [item["ended"] for item in here], deadline, environment, stop)
             collected = next((line["collected"] for line in reported if "collected" in line), None)
             ended = {line["ended"]: line for line in reported if "ended" in line}
             here += ended.values()
@@ -110,14 +121,14 @@ def run_items(files: Sequence[Path], deadline: float, environment: dict[str, str
                 ]
             lost = [name for name in left if name in started]
             here += [_ended(name, "failed", f"its process ended with status {status}") for name in lost]
-            if time.time() >= deadline or not lost or len(lost) == len(left):
+            if stop.is_set() or time.time() >= deadline or not lost or len(lost) == len(left):
                 break
         items += here
     return items
 
 
 def _run_once(
-    file: Path, without: Sequence[str], deadline: float, environment: dict[str, str]
+    file: Path, without: Sequence[str], deadline: float, environment: dict[str, str], stop: threading.Event
 ) -> tuple[list[dict[str, Any]], int]:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.jsonl"
@@ -129,9 +140,10 @@ def _run_once(
             command, env={**environment, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", **variables}, start_new_session=True
         )
         try:
-            status = process.wait(max(1.0, deadline - time.time()))
-        except subprocess.TimeoutExpired:
-            status = -signal.SIGKILL
+            end = max(time.time() + 1.0, deadline)
+            while process.poll() is None and time.time() < end and not stop.wait(_POLL_SECONDS):
+                pass
+            status = -signal.SIGKILL if process.poll() is None else process.returncode
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

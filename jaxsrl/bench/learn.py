@@ -89,12 +89,10 @@ def bench_learn(
         threshold=settings.threshold if threshold is None else threshold,
         experiment=experiment or settings.experiment,
     )
-    ours, rivals = itertools.count(), itertools.count()
+    ours, rivals, own = itertools.count(), itertools.count(), shlex.split(flags)
     runs = take_turns(
         {
-            "jaxsrl": lambda: _show(
-                "jaxsrl", learn_with_jaxsrl(settings, next(ours), shlex.split(flags), limit_seconds)
-            ),
+            "jaxsrl": lambda: _show("jaxsrl", learn_with_jaxsrl(settings, next(ours), own, limit_seconds)),
             "sb3": lambda: _show("sb3", learn_with_sb3(sb3_python, settings, next(rivals), limit_seconds)),
         },
         seeds,

@@ -29,7 +29,9 @@ def pool_shape(
             f"use --pool.num-workers {nearest_multiple(run.pool.num_workers, replicas)}"
         )
     workers, lanes = run.pool.num_workers // replicas, lanes_per_worker or run.pool.lanes_per_worker
-    per_lane = run.pool.workers_per_lane or (workers if _should_share_lanes(run, resources) else 1)
+    per_lane = run.pool.workers_per_lane
+    if not per_lane:
+        per_lane = _most_workers_per_lane(workers, lanes) if _should_share_lanes(run, replicas, resources) else 1
     if workers % per_lane:
         raise UserError(
             f"{where}: pool.workers_per_lane must divide pool.num_workers: got {per_lane} and {workers}; "
@@ -52,9 +54,19 @@ def pool_shape(
     )
 
 
-def _should_share_lanes(run: RunConfig, resources: Resources | None) -> bool:
+def _should_share_lanes(run: RunConfig, replicas: int, resources: Resources | None) -> bool:
     """Returns whether workers share a lane, because an accelerator's calls take as long for few rows as for many."""
-    # Hosts of a cluster and learner processes divide the workers later on, and lanes must not span them.
-    if resources is None or run.cluster.is_used or run.distributed.is_on:
+    if resources is None or (run.inference.jax_platform or resources.platform) == "cpu":
         return False
-    return (run.inference.jax_platform or resources.platform) != "cpu"
+    # Merged calls join the lanes that are ready, and no worker waits for others.
+    if run.inference.batching == "merged":
+        return False
+    # Hosts of a cluster, or learner processes, divide the workers of one replica later on, and lanes must not span them.
+    return not run.cluster.is_used and (replicas > 1 or not run.distributed.is_on)
+
+
+def _most_workers_per_lane(workers: int, lanes_per_worker: int) -> int:
+    """Returns the largest number of workers that leaves a second lane to step while the first waits for actions."""
+    if lanes_per_worker > 1 or workers == 1:
+        return workers
+    return next(count for count in range(workers // 2, 0, -1) if workers % count == 0)

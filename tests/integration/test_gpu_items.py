@@ -5,13 +5,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 import jaxsrl.bench.gpu
-from jaxsrl.bench.gpu import run_items, table_rows
+from jaxsrl.bench.gpu import run_groups, run_items, table_rows
+from tests.gpu.train_command import HEEDS_INTERRUPTS
 
 ROOT = Path(__file__).parents[2]
 MARK = "import os, time\nimport pytest\npytestmark = pytest.mark.gpu\n"
@@ -63,7 +65,7 @@ def test_long(): raise AssertionError("never started")
 def test_hung_gpu_item_is_killed_and_later_ones_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(jaxsrl.bench.gpu, "_END_SECONDS", -1e9)  # no item is skipped because of the time it needs
     (file,) = files(tmp_path, hangs="def test_hangs(): time.sleep(3600)\ndef test_never(): pass\n")
-    _, status = jaxsrl.bench.gpu._run_once(file, (), time.time() + 5, ENVIRONMENT)
+    _, status = jaxsrl.bench.gpu._run_once(file, (), time.time() + 5, ENVIRONMENT, threading.Event())
     assert status == -signal.SIGKILL
 
     lines = [{"collected": ["f::test_hangs", "f::test_never"]}, {"started": "f::test_hangs"}]
@@ -73,6 +75,51 @@ def test_hung_gpu_item_is_killed_and_later_ones_skipped(tmp_path, monkeypatch):
         "f::test_never": ("skipped", "not run: the deadline has passed"),
         "f::test_hangs": ("failed", "its process ended with status -9"),
     }
+
+
+def test_groups_run_side_by_side_and_later_ones_wait(tmp_path):
+    waits = "def test_{0}():\n    open(r'{1}/{0}', 'w').close()\n    end = time.time() + 60\n"
+    waits += "    while not os.path.exists(r'{1}/{2}'):\n        assert time.time() < end\n        time.sleep(0.05)\n"
+    one, two, three = files(
+        tmp_path,
+        one=waits.format("one", tmp_path, "two"),
+        two=waits.format("two", tmp_path, "one"),
+        three=f"def test_three(): assert os.path.exists(r'{tmp_path}/two')\n",
+    )
+    ended = run_groups([[one, two], [three]], time.time() + 300, ENVIRONMENT)
+    assert [(item["ended"].split("::")[1], item["outcome"]) for item in ended] == [
+        ("test_one", "passed"), ("test_two", "passed"), ("test_three", "passed"),
+    ]  # fmt: skip
+
+
+def test_ctrl_c_ends_the_processes_of_a_group(tmp_path):
+    (file,) = files(
+        tmp_path, hangs=f"def test_hangs():\n    open(r'{tmp_path}/on', 'w').close()\n    time.sleep(300)\n"
+    )
+    program = f"""
+import os, time
+from pathlib import Path
+from jaxsrl.bench.gpu import run_groups
+run_groups([[Path({str(file)!r})]], time.time() + 300, dict(os.environ))
+"""
+    command = [sys.executable, "-c", HEEDS_INTERRUPTS, sys.executable, "-c", program]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=ENVIRONMENT, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while not (tmp_path / "on").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_every_file_of_items_is_run():
+    listed = sorted(name for group in jaxsrl.bench.gpu._GROUPS for name in group)
+    assert listed == sorted(file.name for file in (ROOT / "tests" / "gpu").glob("test_*.py"))
 
 
 def test_a_file_that_cannot_be_imported_is_a_failed_item(tmp_path):

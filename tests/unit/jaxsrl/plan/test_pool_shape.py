@@ -16,6 +16,9 @@ from tests.support.run_configs import run_config
         ("gpu", {"inference_platform": "cpu"}, 1),
         ("gpu", {"pool_workers_per_lane": 2}, 2),
         ("gpu", {"cluster_address": "local"}, 1),  # its hosts divide the workers
+        ("gpu", {"inference_batching": "merged"}, 1),  # which workers are ready decides
+        ("gpu", {"pool_lanes_per_worker": 1}, 3),  # two lanes, of which one steps while the other waits
+        ("gpu", {"distributed_coordinator": "h:1", "distributed_num_processes": 2, "distributed_process_id": 0}, 1),
     ],
 )
 def test_workers_share_lanes_where_an_accelerator_acts(platform, settings, expected):
@@ -27,3 +30,9 @@ def test_workers_share_lanes_where_an_accelerator_acts(platform, settings, expec
 def test_workers_of_each_server_share_lanes():
     run = run_config(pool_num_workers=6, num_envs=120, inference_num_servers=2, inference_num_devices=1)
     assert PLANS["decoupled"](run, Resources(8, "gpu", 2)).shape.workers_per_lane == 3
+
+
+def test_workers_of_a_replica_share_lanes_over_processes():
+    processes = {"distributed_coordinator": "h:1", "distributed_num_processes": 2, "distributed_process_id": 0}
+    run = run_config(pool_num_workers=6, num_envs=120, learner_num_devices=2, **processes)
+    assert PLANS["multiple_learners"](run, Resources(8, "gpu", 2)).shape.workers_per_lane == 3
