@@ -98,6 +98,44 @@ def test_every_update_is_that_of_replay_on_a_device_to_the_bit() -> None:
     assert our_metrics.keys() == metrics.keys()
 
 
+def test_samples_for_one_device_are_not_placed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed, device_put = [], jax.device_put
+
+    def counted(value, *arguments, **options):
+        placed.extend(leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, np.ndarray) and leaf.ndim)
+        return device_put(value, *arguments, **options)
+
+    agent, batches = agent_of(), slots()
+    mesh = HostReplayMesh(jax.local_devices()[:1])
+    replay = HostReplay(agent, mesh, RUN_KEY, LocalReplayClient(agent.data, batches[0]))
+    try:
+        state = mesh.place_state(first_state(agent))
+        for batch in batches:
+            monkeypatch.setattr(jax, "device_put", counted)
+            state, metrics = replay(state, batch)
+            monkeypatch.undo()
+        assert metrics["replay/gradient_steps"] > 0
+    finally:
+        replay.close()
+    assert not placed
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), learn()[1][-1][0])
+
+
+def test_an_update_without_gradient_steps_copies_no_parameters() -> None:
+    agent, batches = agent_of(), slots()
+    mesh = HostReplayMesh(jax.local_devices()[:1])
+    replay = HostReplay(agent, mesh, RUN_KEY, LocalReplayClient(agent.data, batches[0]))
+    try:
+        before = mesh.place_state(first_state(agent))
+        places = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(before.params)]
+        after, metrics = replay(before, batches[0])
+    finally:
+        replay.close()
+    assert metrics["replay/gradient_steps"] == 0
+    assert [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(after.params)] == places
+    assert int(after.num_updates) == FIRST + 1
+
+
 @pytest.mark.parametrize("due", [0, 3])
 def test_metrics_are_divided_in_one_program(due: int, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = agent_of()
