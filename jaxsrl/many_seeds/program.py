@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +45,8 @@ class MembersProgram:
 
     Members are divided among the devices, which do not communicate. The members of a CPU device run one after another within
     the program, so that each computes what a single run computes, bit for bit. Those of an accelerator run as one batch.
-    The constructor compiles the program.
+    The constructor compiles the program. An accelerator needs a second one for members with different numbers of updates, which
+    copies their whole states, replay included, for each update.
 
     Args:
         make_agent: called once in the program, with each member's values as traced scalars. The agent's initial rows must not
@@ -69,8 +71,12 @@ class MembersProgram:
         self._per_device = -(-len(starts) // len(devices))
         self._devices = devices[: -(-len(starts) // self._per_device)]
         mesh = Mesh(np.array(self._devices), ("member",))
-        self._sharding = NamedSharding(mesh, PartitionSpec("member"))
-        # Every device has the same number of members; the last ones may be copies that no update changes.
+        self._sharding, self._replicated = (
+            NamedSharding(mesh, PartitionSpec("member")),
+            NamedSharding(mesh, PartitionSpec()),
+        )
+        # Every device has the same number of members; the last ones may be copies, which are not read.
+        self._num_members = len(starts)
         self._padded = self._per_device * len(self._devices)
         starts = [*starts, *[starts[-1]] * (self._padded - len(starts))]
         first = LearnerMesh(self._devices[:1])
@@ -85,7 +91,10 @@ class MembersProgram:
         )
         self._take = jax.jit(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))
         self._clear = jax.jit(clear_finished, donate_argnums=0, out_shardings=self._sharding)
-        self._advance = self._compile(make_agent, env, rollout_length)
+        self._is_batch = _runs_as_batch(self._devices[0])
+        self._compile = partial(self._compiled, make_agent, env, rollout_length)
+        self._advance = self._compile(self._is_batch)
+        self._advance_apart = None if self._is_batch else self._advance
 
     def advance(self, counts: Mapping[int, int]) -> tuple[dict[str, np.ndarray], EpisodeSums, float]:
         """Runs updates of each member, and waits for them.
@@ -96,13 +105,9 @@ class MembersProgram:
         Returns:
             The metrics of each member's last update, [N] each. The episodes that finished, [N, B] each. The seconds.
         """
-        updates = np.zeros(self._padded, np.int32)
-        for member, count in counts.items():
-            updates[member] = count
+        program, updates = self._program(counts)
         start = time.perf_counter()
-        self._state, self._rows, metrics = self._advance(
-            jax.device_put(updates, self._sharding), self._state, self._rows, self._keys, self._values
-        )
+        self._state, self._rows, metrics = program(updates, self._state, self._rows, self._keys, self._values)
         jax.block_until_ready((self._state, self._rows, metrics))
         seconds = time.perf_counter() - start
         episodes: EpisodeSums = jax.device_get(self._rows.episodes)
@@ -110,6 +115,17 @@ class MembersProgram:
             rows = self._rows
             self._rows = DeviceRows(rows.envs, rows.agent_state, self._clear(rows.episodes))
         return jax.device_get(metrics), episodes, seconds
+
+    def _program(self, counts: Mapping[int, int]) -> tuple[Any, jax.Array]:
+        """Returns the program for these updates by member, and its first argument."""
+        if self._is_batch and len(counts) == self._num_members and len(set(counts.values())) == 1:
+            return self._advance, jax.device_put(np.int32(counts[0]), self._replicated)
+        if self._advance_apart is None:
+            self._advance_apart = self._compile(False)
+        updates = np.zeros(self._padded, np.int32)
+        for member, count in counts.items():
+            updates[member] = count
+        return self._advance_apart, jax.device_put(updates, self._sharding)
 
     def state(self, member: int) -> LearnerState:
         """Returns a copy of the learner state of a member, on its device."""
@@ -137,22 +153,38 @@ class MembersProgram:
     def _stack(self, trees: Sequence[Any]) -> Any:
         return jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees), self._sharding)
 
-    def _compile(self, make_agent: MakeAgent, env: JaxEnv, rollout_length: int) -> Any:
-        # `vmap` computes batches of matrices, whose sums XLA may order in another way.
-        is_cpu = self._devices[0].platform == "cpu"
+    def _compiled(self, make_agent: MakeAgent, env: JaxEnv, rollout_length: int, has_one_count: bool) -> Any:
+        """Returns the compiled program, for one number of updates of all members or for one number each."""
 
         def advance(
             count: Array, state: LearnerState, rows: DeviceRows, keys: RunKeys, values: dict[str, Array]
         ) -> Any:
             return make_advance(env, make_agent(values), rollout_length)(count, state, rows, keys)
 
+        count_axis = None if has_one_count else 0
+
         def advance_members(*members: Any) -> Any:
-            return jax.lax.map(lambda member: advance(*member), members) if is_cpu else jax.vmap(advance)(*members)
+            # `vmap` computes batches of matrices, whose sums XLA may order in another way.
+            if not self._is_batch:
+                return jax.lax.map(lambda member: advance(*member), members)
+            # A loop over different counts selects old or new values of everything, and so copies it, in every round.
+            return jax.vmap(advance, in_axes=(count_axis, 0, 0, 0, 0))(*members)
 
         spec = self._sharding.spec
+        count_spec = PartitionSpec() if has_one_count else spec
         program = jax.shard_map(
-            advance_members, mesh=self._sharding.mesh, in_specs=spec, out_specs=spec, check_vma=False
+            advance_members,
+            mesh=self._sharding.mesh,
+            in_specs=(count_spec, spec, spec, spec, spec),
+            out_specs=spec,
+            check_vma=False,
         )
-        counts = jax.device_put(np.ones(self._padded, np.int32), self._sharding)
+        ones, where = (
+            (np.int32(1), self._replicated) if has_one_count else (np.ones(self._padded, np.int32), self._sharding)
+        )
         jitted = jax.jit(program, donate_argnums=(1, 2))
-        return jitted.lower(counts, self._state, self._rows, self._keys, self._values).compile()
+        return jitted.lower(jax.device_put(ones, where), self._state, self._rows, self._keys, self._values).compile()
+
+
+def _runs_as_batch(device: Any) -> bool:
+    return device.platform != "cpu"
