@@ -8,6 +8,7 @@ import numpy as np
 
 from agents.api import Metrics
 from jaxsrl.learner.finite_updates import SKIPPED
+from jaxsrl.machine.devices import start_copies_to_host
 
 
 class NotFiniteError(RuntimeError):
@@ -17,7 +18,8 @@ class NotFiniteError(RuntimeError):
 class FiniteWatch:
     """Reads the metrics of each update and counts skipped ones. Thread-safety: one thread, the learner's.
 
-    Reading waits for the device. So metrics are read one update late, while the next one runs, until an update was skipped.
+    Reading waits for the device. So metrics are copied to the host at once and read one update late, while the next one runs, until
+    an update was skipped.
 
     Args:
         limit: consecutive skipped updates that are too many; 0 for no limit.
@@ -41,11 +43,12 @@ class FiniteWatch:
             batch: its data, a pytree of arrays.
             wait: whether its metrics may be read now.
         """
-        before, self._unread = self._unread, metrics
+        before, self._unread = self._unread, _skipped(metrics)
+        start_copies_to_host(self._unread)
         if before is not None:
             self._count(before)
         if wait or self._in_a_row or self._limit == 1:  # one skipped update is too many: its batch must be the newest
-            self._count(metrics)
+            self._count(self._unread)
             self._unread = None
         if not self._limit or self._in_a_row < self._limit:
             return False
@@ -55,9 +58,14 @@ class FiniteWatch:
         return True
 
     def _count(self, metrics: Metrics) -> None:
-        was_skipped = any(float(value) > 0.0 for name, value in metrics.items() if name.endswith(SKIPPED))
+        was_skipped = any(float(value) > 0.0 for value in metrics.values())
         self.skipped += was_skipped
         self._in_a_row = self._in_a_row + 1 if was_skipped else 0
+
+
+def _skipped(metrics: Metrics) -> Metrics:
+    """Returns the metrics that say whether an update was skipped: one, or one of each policy."""
+    return {name: value for name, value in metrics.items() if name.endswith(SKIPPED)}
 
 
 def write_batch(path: Path, batch: Any) -> None:

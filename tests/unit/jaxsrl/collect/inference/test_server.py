@@ -249,6 +249,6 @@ def test_fetch_starts_all_copies_before_waiting(monkeypatch):
             order.append(f"await {self.name}")
             return np.zeros(1)
 
-    monkeypatch.setattr("jaxsrl.collect.inference.act._is_elsewhere", lambda leaf: isinstance(leaf, Elsewhere))
+    monkeypatch.setattr("jaxsrl.machine.devices._is_elsewhere", lambda leaf: isinstance(leaf, Elsewhere))
     fetch([Elsewhere("a"), Elsewhere("b")])
     assert order == ["ask a", "ask b", "await a", "await b"]
