@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
+from operator import or_
 from typing import Any
 
 import cloudpickle
@@ -181,8 +182,9 @@ class VectorRows(GymnasiumRows):
             out.mark_reset()
             self._report_failures(failed, out)
             self._last_observation = out.observation
-        if self._mode is not AutoresetMode.NEXT_STEP:
-            out.is_first[self._ended_rows] = self._mode is AutoresetMode.SAME_STEP
+        if self._mode is not AutoresetMode.NEXT_STEP and self._ended_rows:
+            if self._mode is AutoresetMode.SAME_STEP:
+                out.is_first[self._ended_rows] = True
             self._ended_rows = []
         if self._objects is not None:
             self._add_objects()
@@ -261,7 +263,7 @@ class VectorRows(GymnasiumRows):
     def _columns(self, results: list[Any]) -> tuple[Sequence[Any], ...]:
         observations, rewards, terminated, truncated, infos = super()._columns(results)
         if self._mode is AutoresetMode.SAME_STEP and (True in terminated or True in truncated):
-            ended = [row for row in range(self.num_rows) if terminated[row] or truncated[row]]
+            ended = [row for row, ends in enumerate(map(or_, terminated, truncated)) if ends]
             observations, infos = self._restart(ended, list(observations), list(infos))
         return observations, rewards, terminated, truncated, infos
 
@@ -272,7 +274,8 @@ class VectorRows(GymnasiumRows):
         resets, which may reuse their memory.
         """
         failures: dict[int, RowFailure] = {}
-        self._require_infos(infos)  # before those of the resets replace them
+        for row in ended:
+            self._require_info(row, infos[row])  # before that of the reset replaces it
         if self._shares_finals:
             finals = self._final_observation
             self._writer.write_rows(ended, [observations[row] for row in ended], finals, self._num_steps)
@@ -283,7 +286,7 @@ class VectorRows(GymnasiumRows):
                 last = {"final_info": infos[row], "final_obs": copy.deepcopy(observations[row])}
             try:
                 observations[row], info = self._reset_row(row, None, None)
-                infos[row] = {**last, **info}
+                infos[row] = {**last, **info} if last else info
             except WorkerError as error:
                 failures[row] = self._failure(row, "reset", error)
         if failures:
