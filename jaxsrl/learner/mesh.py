@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from agents.api import Agent, Array, LearnerState, Metrics, Params, ReplayAgent, Sample, Trajectory
 from envpool_bridge.shm.slots import SlotViews
@@ -53,7 +53,9 @@ class LearnerMesh:
         self.leading_rows = NamedSharding(mesh, PartitionSpec("data"))
         self._copies = NamedSharding(Mesh(np.array(self.local_devices), ("data",)), PartitionSpec())
         self._memory: dict[tuple, SampleMemory] = {}
-        self._copy = jax.jit(lambda params: jax.tree.map(jax.numpy.copy, params))
+        # Publication takes an array of one device as it is; it would search each array of a mesh for its shard.
+        single = SingleDeviceSharding(self.devices[0]) if len(self.devices) == 1 else None
+        self._copy = jax.jit(lambda params: jax.tree.map(jax.numpy.copy, params), out_shardings=single)
 
     def place_state(self, state: LearnerState) -> LearnerState:
         """Returns the state with the sharding that the update returns; another one would compile a second time."""

@@ -48,7 +48,7 @@ def _is_elsewhere(leaf: Any) -> bool:
 
 def _shard_at(leaf: Any, device: Device) -> Any:
     """Returns a replicated array's shard on the device, or any one of its shards where the device has none."""
-    if not isinstance(leaf, jax.Array):
+    if not isinstance(leaf, jax.Array) or isinstance(leaf.sharding, jax.sharding.SingleDeviceSharding):
         return leaf
     shards = leaf.addressable_shards
     return next((shard for shard in shards if shard.device == device), shards[0]).data

@@ -10,6 +10,7 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.devices import on_device
 
 DEVICES = jax.local_devices()
 STEPS = 16
@@ -121,3 +122,13 @@ def test_a_slot_on_one_device_of_the_host_is_not_copied() -> None:
     mesh, slot = LearnerMesh(DEVICES[:1]), slot_of(16, 0)
     batch = mesh.place_batch([slot])
     assert batch.observation.unsafe_buffer_pointer() == slot.frames.ctypes.data
+
+
+def test_published_params_of_one_device_are_used_as_they_are(monkeypatch):
+    device = jax.local_devices()[1]
+    mesh = LearnerMesh([device])
+    params = jax.device_put({"w": np.ones(3, np.float32)}, mesh.replicated)
+    copied = mesh.copy_params(params)
+    assert copied["w"].unsafe_buffer_pointer() != params["w"].unsafe_buffer_pointer()
+    monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("the array was placed again"))
+    assert on_device(copied, device)["w"] is copied["w"]
