@@ -13,6 +13,7 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 VECTOR = EnvSpec("vector", ArraySpec((8,), "float32"), DiscreteSpec(4))
 IMAGE = EnvSpec("image", ArraySpec((84, 84, 4), "uint8"), DiscreteSpec(6))
+FRAMES = EnvSpec("frames", ArraySpec((4, 84, 84), "uint8", frames=4), DiscreteSpec(6))  # as Atari's
 
 
 def ppo(spec=VECTOR, network=None, **options):
@@ -20,11 +21,14 @@ def ppo(spec=VECTOR, network=None, **options):
 
 
 def random_slots(agent, spec=VECTOR, rows=64, steps=32, count=1, seed=0):
-    layout = make_layout(spec, PoolShape(1, 1, 1, rows, steps, count), agent.extras)
-    slots, random = allocate_slots(layout), np.random.default_rng(seed)
+    slots, random = allocate_slots(layout_of(agent, spec, rows, steps, count)), np.random.default_rng(seed)
     for slot in slots:
         fill(slot, random)
     return slots
+
+
+def layout_of(agent, spec=VECTOR, rows=64, steps=32, count=1):
+    return make_layout(spec, PoolShape(1, 1, 1, rows, steps, count), agent.extras)
 
 
 def fill(slot, random):

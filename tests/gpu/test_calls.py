@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agents.networks.config import NetworkConfig
+from envpool_bridge.shm.slots import SlotAccess
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.collect.inference.act import fetch, make_act, row_keys
 from jaxsrl.device_loop.loop import DeviceLearner
@@ -17,17 +18,23 @@ from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.devices import on_device
 from jaxsrl.machine.split_cpu import host_device
-from tests.gpu.made_slots import IMAGE, VECTOR, median_ms, ppo, random_slots
+from tests.gpu.made_slots import FRAMES, IMAGE, VECTOR, layout_of, median_ms, ppo, random_slots
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.seconds(25)
-@pytest.mark.parametrize(("spec", "network"), [(VECTOR, "mlp"), (IMAGE, "nature_cnn")], ids=["mlp", "nature_cnn"])
+@pytest.mark.parametrize(
+    ("spec", "network"),
+    [(VECTOR, "mlp"), (IMAGE, "nature_cnn"), (FRAMES, "nature_cnn")],
+    ids=["mlp", "nature_cnn", "stacked frames"],
+)
 def test_latency_of_a_call(spec, network, row, size):
     agent = ppo(spec, NetworkConfig(network, (64,), activation="relu"))
     rows, device = size(64, 4), jax.local_devices()[0]
-    (slot,) = random_slots(agent, spec, rows, 4)
+    (slot,) = random_slots(agent, spec, 2 * rows, 8)
+    # Half of the rows, as a lane's: single frames of several steps are then no contiguous memory.
+    acting = SlotAccess(layout_of(agent, spec, 2 * rows, 8)).act_rows(slot, 3, slice(0, rows))
     found = {}
     for name, where, platform in (
         ("host", host_device(), "cpu"),
@@ -39,12 +46,12 @@ def test_latency_of_a_call(spec, network, row, size):
         steps = np.zeros(rows, np.uint32)
         found[name] = median_ms(
             lambda act=act, params=params, keys=keys, steps=steps: fetch(
-                act(params, slot.observation[1], (), slot.is_first[1], keys, steps)[:2]
+                act(params, acting.observation, (), acting.is_first, keys, steps)[:2]
             ),
             size(300, 3),
         )
     times = ", ".join(f"{name} {1e3 * milliseconds:,.0f} us" for name, milliseconds in found.items())
-    row(f"a call of {network}, {rows} rows, fetched", times)
+    row(f"a call of {network} on {spec.env_id}, {rows} rows, fetched", times)
 
 
 @pytest.mark.seconds(15)
