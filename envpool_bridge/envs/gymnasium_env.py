@@ -300,12 +300,11 @@ class GymnasiumRows:
     def _require_infos(self, infos: Sequence[Any]) -> None:
         for row, info in enumerate(infos):
             if not isinstance(info, dict):
-                self._require_info(row, info)
+                self._reject_info(row, info)
         self.infos = list(infos)
 
-    def _require_info(self, row: int, info: Any) -> None:
-        if not isinstance(info, dict):
-            self._require(row, "info", f"expected a dict, got {validation.describe(info)}")
+    def _reject_info(self, row: int, info: Any) -> None:
+        self._require(row, "info", f"expected a dict, got {validation.describe(info)}")
 
     def close(self) -> None:
         """Closes the environments; idempotent."""

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from operator import or_
 from typing import Any
 
 import cloudpickle
@@ -263,7 +262,7 @@ class VectorRows(GymnasiumRows):
     def _columns(self, results: list[Any]) -> tuple[Sequence[Any], ...]:
         observations, rewards, terminated, truncated, infos = super()._columns(results)
         if self._mode is AutoresetMode.SAME_STEP and (True in terminated or True in truncated):
-            ended = [row for row, ends in enumerate(map(or_, terminated, truncated)) if ends]
+            ended = [row for row in range(self.num_rows) if terminated[row] or truncated[row]]
             observations, infos = self._restart(ended, list(observations), list(infos))
         return observations, rewards, terminated, truncated, infos
 
@@ -275,7 +274,8 @@ class VectorRows(GymnasiumRows):
         """
         failures: dict[int, RowFailure] = {}
         for row in ended:
-            self._require_info(row, infos[row])  # before that of the reset replaces it
+            if not isinstance(infos[row], dict):  # before that of the reset replaces it
+                self._reject_info(row, infos[row])
         if self._shares_finals:
             finals = self._final_observation
             self._writer.write_rows(ended, [observations[row] for row in ended], finals, self._num_steps)
