@@ -130,5 +130,6 @@ def test_published_params_of_one_device_are_used_as_they_are(monkeypatch):
     params = jax.device_put({"w": np.ones(3, np.float32)}, mesh.replicated)
     copied = mesh.copy_params(params)
     assert copied["w"].unsafe_buffer_pointer() != params["w"].unsafe_buffer_pointer()
+    assert isinstance(copied["w"].sharding, jax.sharding.SingleDeviceSharding)  # no shards to search
     monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("the array was placed again"))
     assert on_device(copied, device)["w"] is copied["w"]
