@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 Device = Any  # a jax.Device, which type checkers do not know
+_HOST = "pinned_host"
 
 
 def run_devices(platform: str = "") -> list[Device]:
@@ -40,6 +41,12 @@ def start_copies_to_host(tree: Any) -> None:
     for leaf in jax.tree.leaves(tree):
         if _is_elsewhere(leaf):
             leaf.copy_to_host_async()
+
+
+def host_memory(device: Device) -> jax.sharding.Sharding | None:
+    """Returns the placement of arrays in host memory that a program of the device writes itself; None where it cannot."""
+    kinds = [memory.kind for memory in device.addressable_memories()]
+    return jax.sharding.SingleDeviceSharding(device, memory_kind=_HOST) if _HOST in kinds else None
 
 
 def _is_elsewhere(leaf: Any) -> bool:

@@ -20,8 +20,12 @@ WORKERS = 2 if DRY else max(2, len(os.sched_getaffinity(0)) - 2)
 def cells(result):
     waits = ", ".join(f"{part} {result[f'wait_share_{part}']:.0%}" for part in ("environment", "inference", "learner"))
     call = f"{result['inference_batch_rows']:.0f} rows a call, {result['inference_latency_ms']:.2f} ms"
-    speed = f"{result['env_steps_per_second']:,.0f} env steps/s ({result['frames_per_second']:,.0f} frames/s)"
-    return speed, f"waits: {waits}; {call}"
+    return speed_of(result), f"waits: {waits}; {call}"
+
+
+def speed_of(result):
+    steps, frames = result["env_steps_per_second"], result["frames_per_second"]
+    return f"{steps:,.0f} env steps/s" + (f" ({frames:,.0f} frames/s)" if frames != steps else "")
 
 
 def size_of(result):
@@ -41,7 +45,7 @@ def test_the_pool(env, row):
     result = json.loads(done.stdout.splitlines()[-1])
     row(
         f"pool {result['env_id']}: {result['workers']} workers x {result['envs_per_worker']} envs",
-        f"{result['env_steps_per_second']:,.0f} env steps/s ({result['frames_per_second']:,.0f} frames/s)",
+        speed_of(result),
         f"{result['ratio_to_limit']:.2f} of bare processes, {result['ratio_to_async_vector_env']:.1f} x AsyncVectorEnv",
     )
 

@@ -2,8 +2,9 @@
 
 Starting a transfer takes longer than moving a small array. The host writes the small arrays of a call one after another into a
 buffer of bytes, and the program on the device splits it. Larger arrays go as they are: on an H200, packing 1.8 MB of images made a
-call 0.3 ms longer. Transfers change no bits. Results may differ from those of separate
-arrays by rounding (3e-8 was measured), because the compiler fuses this program differently.
+call 0.3 ms longer. The program writes its results to host memory: on an H100, a call took 0.52 ms with results fetched from the
+device, and takes 0.18 ms. Transfers change no bits. Results may differ from those of separate arrays by rounding (3e-8 was
+measured), because the compiler fuses this program differently.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import AgentState, Array, Params
+from jaxsrl.machine.devices import Device, host_memory
 
 _ALIGNMENT = 16  # of an array in the buffer, in bytes
 _MOST_BYTES = 256 * 1024  # of an array that is packed
@@ -128,7 +130,7 @@ class PackedAct:
         self._act = jax.jit(act)  # traced once: for the form of its results, and inside the program
         self._local = threading.local()
         self._calls: dict[Form, _Call] = {}
-        self._on_device = jax.jit(self._traced, static_argnums=0)
+        self._programs: dict[Device, Callable[..., tuple[Array, AgentState]]] = {}
 
     def __call__(
         self,
@@ -153,9 +155,14 @@ class PackedAct:
         small = [leaf for place, leaf in enumerate(leaves) if place not in large]
         for view, leaf in zip(views, small, strict=True):
             view[...] = leaf
-        packed, after = self._on_device(call, buffer, large, params, agent_state, keys)
+        packed, after = self._program(next(iter(keys.devices())))(call, buffer, large, params, agent_state, keys)
         action, extras = call.results.structure.unflatten(call.results.views(np.asarray(packed)))
         return action, extras, after
+
+    def _program(self, device: Device) -> Callable[..., tuple[Array, AgentState]]:
+        if device not in self._programs:
+            self._programs[device] = jax.jit(self._traced, static_argnums=0, out_shardings=(host_memory(device), None))
+        return self._programs[device]
 
     def _traced(
         self,

@@ -94,16 +94,16 @@ def test_packed_calls_act_as_calls_that_are_not_to_the_bit(number, most_bytes, m
 
 def test_packed_act_transfers_one_array_each_way(monkeypatch):
     packed = make_act(looking_agent(), platform="gpu")
-    calls, program = [], packed._on_device
+    calls, program = [], packed._program(jax.devices()[0])
 
     def counted(form, *arguments):
         results = program(form, *arguments)
         calls.append((arguments, results))
         return results
 
-    monkeypatch.setattr(packed, "_on_device", counted)
+    monkeypatch.setattr(packed, "_program", lambda device: counted)
     observation, is_first, steps = inputs(4, np.random.default_rng(3))
-    state, keys = jax.device_put(np.zeros(4, np.float32)), row_keys(jax.random.key(1), range(4))
+    state, keys = jax.device_put(np.zeros(4, np.float32), jax.devices()[0]), row_keys(jax.random.key(1), range(4))
     for _ in range(3):
         action, extras, state = packed(jnp.float32(1.0), observation, state, is_first, keys, steps)
         assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves((action, extras)))
@@ -111,19 +111,20 @@ def test_packed_act_transfers_one_array_each_way(monkeypatch):
         host = [leaf for leaf in jax.tree.leaves(arguments) if isinstance(leaf, np.ndarray)]
         assert [(array.dtype, array.ndim) for array in host] == [(np.dtype(np.uint8), 1)]
         assert (buffer.dtype, buffer.ndim, after.shape) == (np.dtype(np.uint8), 1, (4,))
+        assert (buffer.sharding.memory_kind, after.sharding.memory_kind) == ("pinned_host", "device")
     assert program._cache_size() == 1
 
 
 def test_large_arrays_are_not_packed(monkeypatch):
     monkeypatch.setattr(packed_act, "_MOST_BYTES", 100)  # the images of four rows have 192
     packed = make_act(looking_agent(), platform="gpu")
-    seen, program = [], packed._on_device
+    seen, program = [], packed._program(jax.devices()[0])
 
     def watched(call, buffer, large, *arguments):
         seen.append((buffer.nbytes, [array.shape for array in large.values()]))
         return program(call, buffer, large, *arguments)
 
-    monkeypatch.setattr(packed, "_on_device", watched)
+    monkeypatch.setattr(packed, "_program", lambda device: watched)
     observation, is_first, steps = inputs(4, np.random.default_rng(3))
     packed(jnp.float32(1.0), observation, jnp.zeros(4), is_first, row_keys(jax.random.key(1), range(4)), steps)
     ((packed_bytes, large),) = seen
