@@ -111,8 +111,8 @@ class PoolVecEnv(VecEnv):
 class _PoolOfRowInfos(PoolVectorEnv):
     """PoolVectorEnv whose infos are a list of one dict for each environment."""
 
-    def _infos(self, lanes: Sequence[int], reports: list[Report], ended: np.ndarray) -> Any:
-        infos = [info_of(report) for report in reports]
+    def _infos(self, lanes: Sequence[int], reports: list[Report], ends: np.ndarray) -> Any:
+        infos, ended = [info_of(report) for report in reports], np.flatnonzero(ends)
         if self._shares_finals and len(ended):
             finals = self._lanes.final_observations(lanes, ended)
             for row, final in zip(ended.tolist(), split(finals), strict=True):

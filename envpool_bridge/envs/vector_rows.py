@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -183,7 +184,8 @@ class VectorRows(GymnasiumRows):
             self._last_observation = out.observation
         if self._mode is not AutoresetMode.NEXT_STEP and self._ended_rows:
             if self._mode is AutoresetMode.SAME_STEP:
-                out.is_first[self._ended_rows] = True
+                for row in self._ended_rows:  # few: numpy's indexing takes longer
+                    out.is_first[row] = True
             self._ended_rows = []
         if self._objects is not None:
             self._add_objects()
@@ -229,9 +231,9 @@ class VectorRows(GymnasiumRows):
     def _write_selected(self, rows: list[int], observations: list[Any], out: Out) -> None:
         """Writes and validates the newest observations of some rows."""
         newest = out.observation[0] if self._shares_finals else out.observation
-        self._writer.write_rows(rows, observations, newest, self._num_steps)
+        written = self._writer.write_rows(rows, observations, newest, self._num_steps)
         if rows and self._objects is None:
-            self._values.verify_rows(rows, take(newest, rows), self._num_steps)
+            self._values.verify_rows(rows, written, self._num_steps)
 
     def _env_actions(self, action: Tree) -> Sequence[Any]:
         if self._object_actions is not None:
@@ -262,7 +264,10 @@ class VectorRows(GymnasiumRows):
     def _columns(self, results: list[Any]) -> tuple[Sequence[Any], ...]:
         observations, rewards, terminated, truncated, infos = super()._columns(results)
         if self._mode is AutoresetMode.SAME_STEP and (True in terminated or True in truncated):
-            ended = [row for row in range(self.num_rows) if terminated[row] or truncated[row]]
+            ends = terminated
+            if True in truncated:
+                ends = [either or other for either, other in zip(terminated, truncated, strict=True)]
+            ended = list(itertools.compress(range(self.num_rows), ends))
             observations, infos = self._restart(ended, list(observations), list(infos))
         return observations, rewards, terminated, truncated, infos
 
@@ -277,16 +282,16 @@ class VectorRows(GymnasiumRows):
             if not isinstance(infos[row], dict):  # before that of the reset replaces it
                 self._reject_info(row, infos[row])
         if self._shares_finals:
-            finals = self._final_observation
-            self._writer.write_rows(ended, [observations[row] for row in ended], finals, self._num_steps)
-            self._values.verify_rows(ended, take(finals, ended), self._num_steps)
+            last = [observations[row] for row in ended]
+            finals = self._writer.write_rows(ended, last, self._final_observation, self._num_steps)
+            self._values.verify_rows(ended, finals, self._num_steps)
         for row in ended:
-            last = {"final_info": infos[row]} if infos[row] else {}
+            ending = {"final_info": infos[row]} if infos[row] else {}
             if not self._shares_finals:
-                last = {"final_info": infos[row], "final_obs": copy.deepcopy(observations[row])}
+                ending = {"final_info": infos[row], "final_obs": copy.deepcopy(observations[row])}
             try:
                 observations[row], info = self._reset_row(row, None, None)
-                infos[row] = {**last, **info} if last else info
+                infos[row] = {**ending, **info} if ending else info
             except WorkerError as error:
                 failures[row] = self._failure(row, "reset", error)
         if failures:
@@ -353,7 +358,8 @@ class _ObjectWriter(ObservationWriter):
         del out, step, strict
         self.newest = list(observations)
 
-    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> None:
+    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> Tree:
         del out, step
         for row, observation in zip(rows, observations, strict=True):
             self.newest[row] = observation
+        return tuple(observations)

@@ -14,7 +14,7 @@ from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.spec.encoding import concatenated, restored, store
-from envpool_bridge.spec.tree import Tree, take
+from envpool_bridge.spec.tree import Tree, map_leaves, take
 from envpool_bridge.vector_env.arguments import WINDOW
 
 MakeRequest = Callable[[slice], VectorRequest]
@@ -167,7 +167,8 @@ class Lanes:
         """
         if self._are_together(lanes):
             observation, t = self._stored(lanes[0])
-            return restored(self._spec, take(observation[1], (t, ended)), copy=False)
+            chosen = map_leaves(lambda leaf: leaf[t].take(ended, 0), observation[1])
+            return restored(self._spec, chosen, copy=False)
         rows = self.row_ids(lanes)[ended]
         parts: list[Tree] = []
         for lane in lanes:

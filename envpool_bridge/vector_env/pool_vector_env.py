@@ -182,7 +182,7 @@ class PoolVectorEnv(VectorEnv):
         """
         reports = self._wait_for(AsyncState.WAITING_RESET, timeout)
         self._sent = []
-        infos = self._infos(self._lanes.all, reports, np.empty(0, np.int64))
+        infos = self._infos(self._lanes.all, reports, np.zeros(0, np.bool_))
         return self._observations(self._lanes.all, reports), infos
 
     def step_async(self, actions: Any) -> None:
@@ -364,20 +364,21 @@ class PoolVectorEnv(VectorEnv):
     def _results(self, lanes: Sequence[int], reports: list[Report]) -> Step:
         observations = self._observations(lanes, reports)
         rewards, terminations, truncations = self._lanes.results(lanes)
-        infos = self._infos(lanes, reports, np.flatnonzero(terminations | truncations))
+        infos = self._infos(lanes, reports, terminations | truncations)
         return observations, rewards, terminations, truncations, infos
 
-    def _infos(self, lanes: Sequence[int], reports: list[Report], ended: np.ndarray) -> dict[str, Any]:
+    def _infos(self, lanes: Sequence[int], reports: list[Report], ends: np.ndarray) -> dict[str, Any]:
         """Returns the infos of these lanes.
 
         Args:
             lanes: in order.
             reports: one for each of their rows.
-            ended: indices of the reports of rows whose episode ended, [N] int64.
+            ends: whether the episode of each of these rows ended, [N] bool.
         """
         infos = stack_infos(self._add_info, reports)
-        if self._shares_finals and len(ended):
-            add_finals(infos, self._lanes.final_observations(lanes, ended), ended, self.num_envs)
+        if self._shares_finals and True in ends.tolist():
+            finals = self._lanes.final_observations(lanes, np.flatnonzero(ends))
+            add_finals(infos, finals, ends, self.num_envs)
         return infos
 
     def _observations(self, lanes: Sequence[int], reports: list[Report]) -> Any:

@@ -35,10 +35,11 @@ def test_write_rows_equals_write_for_these_rows(space, rows, seed):
     values, writer = [space.sample() for _ in ROW_IDS], ObservationWriter(spec, ROW_IDS)
     whole, part, chosen = target(spec), target(spec), sorted(rows)
     writer.write(values, whole, 1, strict=True)
-    writer.write_rows(chosen, [values[row] for row in chosen], part, 1)
+    written = writer.write_rows(chosen, [values[row] for row in chosen], part, 1)
     others = [row for row in range(4) if row not in rows]
-    for one, all_rows in zip(leaves(part), leaves(whole), strict=True):
+    for one, returned, all_rows in zip(leaves(part), leaves(written), leaves(whole), strict=True):
         np.testing.assert_array_equal(one[chosen], all_rows[chosen], strict=True)
+        np.testing.assert_array_equal(returned, all_rows[chosen], strict=True)
         assert not one[others].any()
 
 
