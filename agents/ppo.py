@@ -11,17 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents.api import (
-    Agent,
-    Array,
-    GradientSteps,
-    LearnerState,
-    Metrics,
-    Params,
-    Progress,
-    Summary,
-    Trajectory,
-)
+from agents.api import Agent, Array, GradientSteps, LearnerState, Metrics, Params, Progress, Summary, Trajectory
 from agents.networks import chunked_unroll
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
@@ -29,7 +19,6 @@ from agents.networks.custom import bound_network
 from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import make_update, take_step
 from agents.ops.minibatches import (
-    Axis,
     Batch,
     Minibatches,
     shuffled_minibatches,
@@ -84,8 +73,9 @@ class PPOConfig:
         optimizer: Settings of the optimizer; Adam's epsilon is 1e-5 as in the authors' code.
         num_epochs: Passes over a trajectory.
         num_minibatches: Gradient steps of a pass; divides T, or B.
-        minibatch_axis: Minibatches are steps (or chunks) of "time" of all rows, or all steps of some "rows". For "rows" on
-            several devices, `num_minibatches` should divide the rows of each, or rows move between them.
+        minibatch_axis: Minibatches are steps (or chunks) of "time" of all rows, or all steps of some "rows". "auto": "rows" for a
+            network with memory that is unrolled over all of T, else "time". For "rows" on several devices, `num_minibatches`
+            should divide the rows of each, or rows move between them.
         normalize_advantage: Whether advantages are standardized in each minibatch.
         target_kl: Once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps are skipped; None: off.
         normalization: Observations and rewards by running statistics; off by default.
@@ -120,7 +110,7 @@ class PPOConfig:
     optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=0.5)
     num_epochs: int = 4
     num_minibatches: int = 4
-    minibatch_axis: Axis = "time"
+    minibatch_axis: Literal["auto", "time", "rows"] = "auto"
     normalize_advantage: bool = True
     target_kl: float | None = None
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
@@ -165,6 +155,11 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCri
         UserError: Environment and network do not fit.
     """
     net = bound_network(network, spec)
+    if config.minibatch_axis == "auto":
+        whole = (
+            net.is_recurrent and config.chunk_length is None and config.num_minibatches > 1
+        )  # no step of time to permute
+        config = dataclasses.replace(config, minibatch_axis="rows" if whole else "time")
     schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
     optimizer = make_optimizer(config.optimizer, schedules["learning_rate"])
     parts = partial(prepare, config, net, schedules), partial(gradient, config, net), partial(apply, config, optimizer)

@@ -79,3 +79,13 @@ def test_recurrent_ppo_of_rows_learns_through_the_trajectory():
     chex.assert_trees_all_close(states["rows", None].params, whole, rtol=1e-5, atol=1e-6)
     cut = zip(*map(jax.tree.leaves, (states["time", STEPS // 2].params, whole)), strict=True)
     assert any(np.abs(one - other).max() > 1e-4 for one, other in cut)
+
+
+def test_minibatches_of_a_network_with_memory_are_rows_by_default():
+    network = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=4)
+    data, states = trajectory(0), []
+    for changes in ({}, {"minibatch_axis": "rows"}):
+        agent = make_ppo(PPOConfig(num_epochs=2, num_minibatches=2, **changes), SPEC, network)
+        batch = dataclasses.replace(data, agent_state=agent.initial_agent_state(ROWS))
+        states.append(jax.jit(agent.update)(agent.init(jax.random.key(1)), batch, jax.random.key(0))[0])
+    chex.assert_trees_all_equal(*states)
