@@ -115,7 +115,7 @@ def run(
         check_options(config, plan, agent, source, spec)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
         coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
-        with RunDirectory(path) if coordinator.is_main else NullRunDirectory(path) as directory:
+        with RunDirectory(path, experiment) if coordinator.is_main else NullRunDirectory(path) as directory:
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)

@@ -12,7 +12,7 @@ from typing import Any, Self, TextIO
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import MAY_CHANGE
-from jaxsrl.config.serialization import differences
+from jaxsrl.config.serialization import differences, with_new_options
 
 CONFIG, PLAN, LOG, LOCK, PROVENANCE = "config.json", "plan.json", "log.txt", ".lock", "provenance.json"
 
@@ -24,6 +24,8 @@ class RunDirectory:
 
     Args:
         path: the directory.
+        experiment: the value from which configurations are made. Its options that a stored configuration lacks, because they are
+            newer, had their defaults. None if it is unknown.
 
     Attributes:
         path: the directory.
@@ -32,8 +34,8 @@ class RunDirectory:
         UserError: another process holds it, or it cannot be created.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, experiment: Any = None) -> None:
+        self.path, self._experiment = path, experiment
         self._lock = lock_directory(path, "run directory", "--run.directory", "--run.name")
 
     @property
@@ -89,7 +91,8 @@ class RunDirectory:
         if not (self.path / CONFIG).exists():
             return []
         old = read_json(self.path / CONFIG)
-        return differences(old.get("experiment", {}), config["experiment"]) + differences(
+        saved = with_new_options(old.get("experiment", {}), self._experiment)
+        return differences(saved, config["experiment"]) + differences(
             old.get("agent_name"), config["agent_name"], "agent"
         )
 

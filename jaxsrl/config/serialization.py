@@ -41,6 +41,28 @@ def _value_from_json(kind: Any, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def with_new_options(saved: Any, value: Any) -> Any:
+    """Returns saved JSON data in which the fields of a dataclass tree that it lacks have their defaults.
+
+    Options that did not exist when the data was written are such fields.
+
+    Args:
+        saved: result of `to_json`, of an earlier version.
+        value: dataclass tree of this version.
+    """
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not isinstance(saved, Mapping):
+        return saved
+    complete = dict(saved)
+    for field in dataclasses.fields(value):
+        if field.name in complete:
+            complete[field.name] = with_new_options(complete[field.name], getattr(value, field.name))
+        elif field.default is not dataclasses.MISSING:
+            complete[field.name] = to_json(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            complete[field.name] = to_json(field.default_factory())
+    return complete
+
+
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """Returns the differences of two JSON trees as "path: old -> new" lines; a part that one of them lacks is listed by its fields.
 

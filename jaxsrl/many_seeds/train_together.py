@@ -92,8 +92,8 @@ def train_together(
     with contextlib.ExitStack() as held:
         for member, (saved, values) in enumerate(zip(members, member_values(config), strict=True)):
             own: RunConfig = saved.run
-            identity = make_identity(agent, saved, own, spec)
-            directory = held.enter_context(RunDirectory(Path(own.directory) / run_name(own, agent, spec)))
+            identity, place = make_identity(agent, saved, own, spec), Path(own.directory) / run_name(own, agent, spec)
+            directory = held.enter_context(RunDirectory(place, saved))
             directory.validate(identity)
             setups.append(TrainingSetup(plan, trained, source, spec, own, directory, identity, quiet=True))
             callbacks = [_Leave(group, member), *make_callbacks(own, agent, source, saved.env), *show]

@@ -200,4 +200,10 @@ class RunCheckpoints:
         """Returns whether the environment is the checkpoint's, and whether the seed is."""
         saved, own = metadata.get("experiment", {}), self._setup.identity["experiment"]
         seeds = [experiment.get("run", {}).get("seed") for experiment in (saved, own)]
-        return saved.get("env") == own.get("env"), seeds[0] == seeds[1]
+        environments = [experiment.get("env") for experiment in (saved, own)]
+        if all(isinstance(environment, Mapping) for environment in environments):
+            environments[0] = {
+                **environments[1],
+                **environments[0],
+            }  # options newer than the checkpoint have their defaults
+        return environments[0] == environments[1], seeds[0] == seeds[1]

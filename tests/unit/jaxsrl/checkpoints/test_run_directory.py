@@ -202,6 +202,22 @@ def test_what_changes_a_step_is_refused_and_the_file_stays(tmp_path, name, value
     assert read_json(tmp_path / "run" / "config.json") == saved()
 
 
+def test_options_newer_than_the_run_must_have_their_defaults(tmp_path):
+    older = saved()
+    for part, name in (("agent", "dual_clip"), ("run", "curriculum"), ("env", "kwargs")):
+        del older["experiment"][part][name]
+    del older["experiment"]["run"]["pool"]["workers_per_lane"]
+    claim(tmp_path / "run", older)
+    with RunDirectory(tmp_path / "run", EXPERIMENT) as directory:
+        directory.validate(saved())
+        other = saved()
+        other["experiment"]["agent"]["dual_clip"] = 3.0
+        with pytest.raises(UserError, match=r"agent\.dual_clip: None -> 3\.0"):
+            directory.validate(other)
+    with RunDirectory(tmp_path / "run") as directory, pytest.raises(UserError, match=r"env\.kwargs: None -> "):
+        directory.validate(saved())
+
+
 def test_record_logs_changes_and_writes_config_and_plan(tmp_path):
     claim(tmp_path / "run", saved())
     with RunDirectory(tmp_path / "run") as directory:
