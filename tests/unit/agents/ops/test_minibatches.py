@@ -81,7 +81,7 @@ def test_recurrent_ppo_of_rows_learns_through_the_trajectory():
     assert any(np.abs(one - other).max() > 1e-4 for one, other in cut)
 
 
-def test_minibatches_of_a_network_with_memory_are_rows_by_default():
+def test_a_network_with_memory_has_minibatches_of_rows():
     network = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=4)
     data, states = trajectory(0), []
     for changes in ({}, {"minibatch_axis": "rows"}):
