@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from envpool_bridge.errors import UserError
+
 _TABLE = Path("docs/lab/accelerators.md")
 _ITEMS = Path("tests/gpu")
 _GROUPS = (  # files of a group run side by side, groups one after the other; what measures time runs alone
@@ -27,9 +29,10 @@ _GROUPS = (  # files of a group run side by side, groups one after the other; wh
     ("test_agents.py",),
     ("test_calls.py",),
     ("test_beside_a_run.py",),
+    ("test_learning.py",),
 )
 _SECONDS = 540.0
-_ITEM_SECONDS = 150
+_ITEM_SECONDS = 400
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _DEVICE = """
@@ -40,12 +43,21 @@ print(devices[0].platform, kind, sep="|")
 """
 
 
-def bench_gpu() -> None:
-    """Runs all items and appends their rows to the table; without an accelerator it only prints a message.
+def bench_gpu(files: tuple[str, ...] = ()) -> None:
+    """Runs items and appends their rows to the table; without an accelerator it only prints a message.
+
+    Args:
+        files: names of files of items, run one after the other; all files by default.
 
     Raises:
+        UserError: a file is unknown.
         SystemExit: with status 1, if an item failed.
     """
+    known = [name for group in _GROUPS for name in group]
+    unknown = [name for name in files if name not in known]
+    if unknown:
+        raise UserError(f"expected names of files of {_ITEMS} ({', '.join(known)}): got {', '.join(unknown)}")
+    groups = [(name,) for name in files] or _GROUPS
     environment = {**os.environ, "JAX_PLATFORMS": os.environ.get("JAXSRL_GPU_PLATFORMS", "")}
     device = subprocess.run(
         [sys.executable, "-c", _DEVICE], env=environment, capture_output=True, text=True, check=True, timeout=120
@@ -54,7 +66,7 @@ def bench_gpu() -> None:
     if platform == "cpu":
         print("no accelerator here: jax sees only the CPU; nothing to run (install jaxsrl[cuda] or jaxsrl[tpu])")  # noqa: T201
         return
-    ended = run_groups([[_ITEMS / name for name in group] for group in _GROUPS], time.time() + _SECONDS, environment)
+    ended = run_groups([[_ITEMS / name for name in group] for group in groups], time.time() + _SECONDS, environment)
     rows = table_rows(ended, f"{datetime.date.today()} | {hardware}")
     with open(_TABLE, "a") as file:
         file.writelines(rows)

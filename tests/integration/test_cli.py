@@ -318,6 +318,12 @@ def test_bench_gpu_without_accelerator_exits_with_success(capsys):
     assert "no accelerator here" in capsys.readouterr().out
 
 
+def test_bench_gpu_names_the_files_it_knows(capsys):
+    status, error = stopped(capsys, "bench", "gpu", "--files", "test_sped.py")
+    assert status == 2
+    assert "test_speed.py" in error
+
+
 @pytest.mark.parametrize("name", jaxsrl.cli.main.COMMANDS)
 def test_every_command_documents_itself_and_its_flags(capsys, name):
     with pytest.raises(SystemExit) as ended:
