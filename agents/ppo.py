@@ -19,6 +19,7 @@ from agents.networks.custom import bound_network
 from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import make_update, take_step
 from agents.ops.minibatches import (
+    Axis,
     Batch,
     Minibatches,
     shuffled_minibatches,
@@ -73,9 +74,9 @@ class PPOConfig:
         optimizer: Settings of the optimizer; Adam's epsilon is 1e-5 as in the authors' code.
         num_epochs: Passes over a trajectory.
         num_minibatches: Gradient steps of a pass; divides T, or B.
-        minibatch_axis: Minibatches are steps (or chunks) of "time" of all rows, or all steps of some "rows". "auto": "rows" for a
-            network with memory that is unrolled over all of T, else "time". For "rows" on several devices, `num_minibatches`
-            should divide the rows of each, or rows move between them.
+        minibatch_axis: Minibatches are steps (or chunks) of "time" of all rows, or all steps of some "rows": always "rows" for a
+            network with memory that is unrolled over all of T. For "rows" on several devices, `num_minibatches` should divide the
+            rows of each, or rows move between them.
         normalize_advantage: Whether advantages are standardized in each minibatch.
         target_kl: Once a minibatch's approximate KL (nats) exceeds it, the update's remaining steps are skipped; None: off.
         normalization: Observations and rewards by running statistics; off by default.
@@ -110,7 +111,7 @@ class PPOConfig:
     optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=0.5)
     num_epochs: int = 4
     num_minibatches: int = 4
-    minibatch_axis: Literal["auto", "time", "rows"] = "auto"
+    minibatch_axis: Axis = "time"
     normalize_advantage: bool = True
     target_kl: float | None = None
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
@@ -198,7 +199,7 @@ def prepare(
     """
     batch, target = make_batch(config, net, params, trajectory, extra, num_updates)
     (length, num_rows), length_name = batch.weight.shape, "rollout_length"
-    if config.minibatch_axis == "rows":
+    if _cuts_rows(config, net, length):
         order = shuffled_row_minibatches(key, num_rows, config.num_epochs, config.num_minibatches)
     else:
         if net.is_recurrent:
@@ -278,7 +279,8 @@ def take_minibatch(
     config: PPOConfig, net: ActorCritic, params: Params, minibatches: Minibatches, number: Array
 ) -> Batch:
     """Returns one minibatch: steps of time, or chunks of it side by side, each with its initial state under `params`."""
-    batch, chosen, by_rows = minibatches.batch, minibatches.order[number], config.minibatch_axis == "rows"
+    batch, chosen = minibatches.batch, minibatches.order[number]
+    by_rows = _cuts_rows(config, net, batch.weight.shape[0])
     if by_rows:
         batch = take_rows(batch, chosen, config.num_minibatches)
     if not net.is_recurrent:
@@ -346,6 +348,11 @@ def finish(
         params = popart.rescale(params, old, extra["popart"]) if config.value_normalization == "popart" else params
         metrics["value/mean"], metrics["value/deviation"] = extra["popart"].mean, popart.deviation(extra["popart"])
     return LearnerState(params, progress.opt_state, state.num_updates + 1, extra), metrics
+
+
+def _cuts_rows(config: PPOConfig, net: ActorCritic, num_steps: int) -> bool:
+    is_whole = net.is_recurrent and config.chunk_length in (None, num_steps)  # then time has one chunk
+    return config.minibatch_axis == "rows" or (is_whole and config.num_minibatches > 1)
 
 
 def _chunk_sizes(config: PPOConfig, num_steps: int) -> chunked_unroll.ChunkSizes:

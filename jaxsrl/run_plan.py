@@ -115,7 +115,7 @@ def run(
         check_options(config, plan, agent, source, spec)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
         coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
-        with RunDirectory(path, experiment) if coordinator.is_main else NullRunDirectory(path) as directory:
+        with open_directory(path, experiment, config, coordinator.is_main) as directory:
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
@@ -159,6 +159,11 @@ def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
         return stacked
     mesh = LearnerMesh(devices_of(plan.learner)) if plan.replay is not None else None
     return learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
+
+
+def open_directory(path: Path, experiment: Any, config: RunConfig, is_main: bool) -> RunDirectory:
+    """Returns the run directory; of several learner processes only the main one writes it."""
+    return RunDirectory(path, experiment or {"run": config}) if is_main else NullRunDirectory(path)
 
 
 def make_identity(agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def validate_minibatches(
     if axis == "rows" and num_rows % num_minibatches:
         raise UserError(
             f"num_minibatches must divide the number of rows (num_envs): got {num_minibatches} and {num_rows}; minibatches are "
-            f"cut along rows; minibatch_axis='time' cuts them along time"
+            f"cut along rows; minibatch_axis='time' cuts them along time (with memory, its chunks: chunk_length)"
         )
 
 

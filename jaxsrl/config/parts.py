@@ -33,10 +33,9 @@ class PoolConfig:
     Attributes:
         num_workers: environment worker processes, over all learner processes.
         lanes_per_worker: groups of environments that a worker alternates between. It steps one while another waits for actions.
-        workers_per_lane: workers that share a lane, and wait together for its inference call. 0 chooses: one with batching
-            "merged", on a cluster, or where learner processes divide the workers. Elsewhere, where a CPU acts, as few as make at
-            most four groups. Where an accelerator acts, as many as leave an inference server two lanes, because calls take as
-            long for few rows as for many.
+        workers_per_lane: workers that share a lane, and wait together for its inference call. 0 chooses: one where a CPU acts, with
+            "merged" batching, on a cluster, or where learner processes divide the workers. Elsewhere, where an accelerator acts,
+            as many as leave an inference server two lanes, because calls take about a millisecond for any number of rows.
         supervision: restarts and timeouts of workers, and the treatment of failing environments.
     """
 

@@ -48,8 +48,10 @@ def with_new_options(saved: Any, value: Any) -> Any:
 
     Args:
         saved: result of `to_json`, of an earlier version.
-        value: dataclass tree of this version.
+        value: dataclass tree of this version, or a mapping of such trees.
     """
+    if isinstance(value, Mapping) and isinstance(saved, Mapping):
+        return {name: with_new_options(item, value.get(name)) for name, item in saved.items()}
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not isinstance(saved, Mapping):
         return saved
     complete = dict(saved)

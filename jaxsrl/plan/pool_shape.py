@@ -6,8 +6,6 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.plan import nearest_multiple
 
-_MOST_GROUPS = 4  # of workers that share lanes, where a CPU acts
-
 
 def pool_shape(
     plan: str, run: RunConfig, replicas: int = 1, lanes_per_worker: int = 0, resources: Resources | None = None
@@ -19,7 +17,7 @@ def pool_shape(
         run: sizes.
         replicas: pools that share the rows and the workers.
         lanes_per_worker: 0 for the value of `run`.
-        resources: of the machine, whose device acts for many rows at once; None where the workers act.
+        resources: of the machine, whose accelerators act for many rows at once; None where the workers act.
 
     Raises:
         UserError: a number does not divide. The message names one that does.
@@ -33,7 +31,7 @@ def pool_shape(
     workers, lanes = run.pool.num_workers // replicas, lanes_per_worker or run.pool.lanes_per_worker
     per_lane = run.pool.workers_per_lane
     if not per_lane:
-        per_lane = _choose_workers_per_lane(run, workers, lanes, replicas, resources)
+        per_lane = _most_workers_per_lane(workers, lanes) if _should_share_lanes(run, replicas, resources) else 1
     if workers % per_lane:
         raise UserError(
             f"{where}: pool.workers_per_lane must divide pool.num_workers: got {per_lane} and {workers}; "
@@ -56,19 +54,15 @@ def pool_shape(
     )
 
 
-def _choose_workers_per_lane(
-    run: RunConfig, workers: int, lanes_per_worker: int, replicas: int, resources: Resources | None
-) -> int:
-    """Returns how many workers share a lane: a server calls once for each lane, one after another."""
+def _should_share_lanes(run: RunConfig, replicas: int, resources: Resources | None) -> bool:
+    """Returns whether workers share a lane, because an accelerator's calls take as long for few rows as for many."""
+    if resources is None or (run.inference.jax_platform or resources.platform) == "cpu":
+        return False
     # Merged calls join the lanes that are ready, and no worker waits for others.
-    if resources is None or run.inference.batching == "merged":
-        return 1
+    if run.inference.batching == "merged":
+        return False
     # Hosts of a cluster, or learner processes, divide the workers of one replica later on, and lanes must not span them.
-    if run.cluster.is_used or (run.distributed.is_on and replicas == 1):
-        return 1
-    if (run.inference.jax_platform or resources.platform) != "cpu":
-        return _most_workers_per_lane(workers, lanes_per_worker)  # calls take as long for few rows as for many
-    return next(count for count in range(1, workers + 1) if workers % count == 0 and workers // count <= _MOST_GROUPS)
+    return not run.cluster.is_used and (replicas > 1 or not run.distributed.is_on)
 
 
 def _most_workers_per_lane(workers: int, lanes_per_worker: int) -> int:

@@ -17,7 +17,7 @@ from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.learning_agent import learning_agent, replay_bytes
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.fragment import Devices, Processes
+from jaxsrl.plan.fragment import Carries, Devices, Processes
 from jaxsrl.plan.passes.policy_groups import check_groups
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.validate import nearest_multiple, validate_memory, validate_plan, validate_replay_memory
@@ -159,7 +159,10 @@ def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
     Raises:
         UserError: from the agent: minibatches that do not divide, say.
     """
-    shapes = trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length)
+    gradients = plan.channel(Carries.GRADIENTS)
+    learns_alone = gradients is not None and not gradients.synchronous  # each replica, from its own rows
+    rows = plan.num_rows // plan.learner.replicas if learns_alone else plan.num_rows
+    shapes = trajectory_shapes(agent, spec, rows, plan.shape.rollout_length)
     key = jax.random.key(0)
     jax.eval_shape(agent.update, jax.eval_shape(agent.init, key), shapes, key)
 

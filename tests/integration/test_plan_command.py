@@ -33,6 +33,7 @@ EXPERIMENT = Experiment(
 )
 """
 FOUR = ("--gpus", "4", "--cores", "8", "--learner.num-devices", "2", "--pool.num-workers", "4")
+ASYNCHRONOUS = ("--plan", "central", "--learner.gradients", "asynchronous", "--learner.num-replicas", "2")
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,8 @@ def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
         ((CARTPOLE, "--gpus", "-1"), "--gpus must not be negative: got -1"),
         ((CARTPOLE, "--plan", "device_only"), "must be written in JAX"),
         ((CARTPOLE, "--agent.num-minibatches", "5"), "minibatches"),
+        # Asynchronous replicas cut minibatches from their own rows.
+        ((CARTPOLE, *ASYNCHRONOUS, "--network.core", "gru", "--agent.num-minibatches", "128"), "got 128 and 64"),
         (
             (CARTPOLE, "--run.gradient-steps", "5"),
             "run.gradient_steps is a budget for one policy that learns from replay",

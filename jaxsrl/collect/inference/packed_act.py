@@ -142,7 +142,10 @@ class PackedAct:
         steps: np.ndarray,
         rows: np.ndarray | None = None,
     ) -> tuple[Any, dict[str, Any], AgentState]:
-        """Acts. Results are fetched to the host, so that the buffer can be reused. The recurrent state stays on the device."""
+        """Acts on the device of `keys`, where all arrays must be that are not the host's.
+
+        Results are fetched to the host, so that the buffer can be reused. The recurrent state stays on the device.
+        """
         arrays = (observation, is_first, steps, rows)
         form = Form.of(arrays)
         call = self._calls.get(form)

@@ -84,7 +84,7 @@ def test_recurrent_ppo_of_rows_learns_through_the_trajectory():
 def test_a_network_with_memory_has_minibatches_of_rows():
     network = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=4)
     data, states = trajectory(0), []
-    for changes in ({}, {"minibatch_axis": "rows"}):
+    for changes in ({}, {"chunk_length": STEPS}, {"minibatch_axis": "rows"}):
         agent = make_ppo(PPOConfig(num_epochs=2, num_minibatches=2, **changes), SPEC, network)
         batch = dataclasses.replace(data, agent_state=agent.initial_agent_state(ROWS))
         states.append(jax.jit(agent.update)(agent.init(jax.random.key(1)), batch, jax.random.key(0))[0])

@@ -218,6 +218,15 @@ def test_options_newer_than_the_run_must_have_their_defaults(tmp_path):
         directory.validate(saved())
 
 
+def test_options_newer_than_a_run_without_an_experiment(tmp_path):
+    config = {"agent_name": "ppo", "experiment": {"run": to_json(EXPERIMENT.run)}, "env_spec": {}}
+    older = {**config, "experiment": {"run": {**config["experiment"]["run"]}}}
+    del older["experiment"]["run"]["level_replay"]
+    claim(tmp_path / "run", older)
+    with RunDirectory(tmp_path / "run", {"run": EXPERIMENT.run}) as directory:
+        directory.validate(config)
+
+
 def test_record_logs_changes_and_writes_config_and_plan(tmp_path):
     claim(tmp_path / "run", saved())
     with RunDirectory(tmp_path / "run") as directory:
