@@ -42,7 +42,8 @@ class ObservationForm:
             if not spec.start <= int(observation) < spec.start + spec.num_values:
                 return f"expected {spec.start} <= value < {spec.start + spec.num_values}, got {observation}"
             return None
-        if not isinstance(observation, np.ndarray):
+        # Gymnasium samples numpy scalars from integer spaces of shape ().
+        if not isinstance(observation, np.ndarray) and not (self._shape == () and isinstance(observation, np.generic)):
             return f"expected a numpy array of shape {spec.stored_shape} and dtype {spec.source_dtype}, got {describe(observation)}"
         if observation.shape != spec.stored_shape:
             return f"expected shape {spec.stored_shape}, got {observation.shape}"
