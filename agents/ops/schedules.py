@@ -91,7 +91,9 @@ def _fraction(config: ScheduleConfig, total_updates: int) -> optax.Schedule:
 
 def _decay(config: ScheduleConfig, num_updates: int) -> optax.Schedule:
     if config.kind == "linear":
-        return optax.linear_schedule(1.0, config.end, num_updates)
+        line = optax.linear_schedule(1.0, config.end, num_updates)
+        # Exactly at the end: compiled divisions can round to either side of 0.
+        return lambda count: jnp.where(jnp.asarray(count) >= num_updates, config.end, line(count))
     if config.kind == "cosine":
         return optax.cosine_decay_schedule(1.0, num_updates, alpha=config.end)
     if config.kind == "exponential":

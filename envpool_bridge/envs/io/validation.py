@@ -50,7 +50,7 @@ class ObservationForm:
         if observation.dtype != spec.source_dtype:
             return f"expected dtype {spec.source_dtype}, got {observation.dtype}"
         if isinstance(spec, MultiDiscreteSpec):
-            return _range_problem(spec, observation)
+            return _range_problem(spec, np.asarray(observation))
         return None
 
 

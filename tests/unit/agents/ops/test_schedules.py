@@ -43,7 +43,8 @@ def test_an_array_gives_the_schedule_of_its_value(kind):
 
     for initial in (3.3e-3, 7.7e-4, 1e-5):
         expected = jax.jit(jax.vmap(make_schedule(config, initial, UPDATES)))(numbers)
-        np.testing.assert_array_equal(of_array(jnp.float32(initial)), expected)
+        # Processors round the multiplication with a constant differently.
+        np.testing.assert_allclose(of_array(jnp.float32(initial)), expected, rtol=5e-7)
 
 
 @pytest.mark.parametrize(
