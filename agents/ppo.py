@@ -156,11 +156,6 @@ def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCri
         UserError: Environment and network do not fit.
     """
     net = bound_network(network, spec)
-    if config.minibatch_axis == "auto":
-        whole = (
-            net.is_recurrent and config.chunk_length is None and config.num_minibatches > 1
-        )  # no step of time to permute
-        config = dataclasses.replace(config, minibatch_axis="rows" if whole else "time")
     schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
     optimizer = make_optimizer(config.optimizer, schedules["learning_rate"])
     parts = partial(prepare, config, net, schedules), partial(gradient, config, net), partial(apply, config, optimizer)

@@ -7,12 +7,14 @@ from typing import Any
 import jax
 
 from agents.api import ReplayAgent
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import REPLAY
 from jaxsrl.checkpoints.partial_restore import format_report
 from jaxsrl.checkpoints.schema import Form, validate_match
 from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore, Restored
 from jaxsrl.collect.slot_layout import trajectory_shapes
+from jaxsrl.config.serialization import with_new_options
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.training.coordinator import Coordinator
@@ -200,10 +202,5 @@ class RunCheckpoints:
         """Returns whether the environment is the checkpoint's, and whether the seed is."""
         saved, own = metadata.get("experiment", {}), self._setup.identity["experiment"]
         seeds = [experiment.get("run", {}).get("seed") for experiment in (saved, own)]
-        environments = [experiment.get("env") for experiment in (saved, own)]
-        if all(isinstance(environment, Mapping) for environment in environments):
-            environments[0] = {
-                **environments[1],
-                **environments[0],
-            }  # options newer than the checkpoint have their defaults
-        return environments[0] == environments[1], seeds[0] == seeds[1]
+        environment = with_new_options(saved.get("env"), EnvConfig())  # a function's name stays as it is
+        return environment == own.get("env"), seeds[0] == seeds[1]
