@@ -87,9 +87,9 @@ def bench_pool(
     """Measures env steps per second of the pool, its limit, and other vector environments of the same size.
 
     Environments that are made one by one are compared with bare processes, SyncVectorEnv, AsyncVectorEnv and, if installed,
-    stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. PoolVectorEnv runs in the modes NEXT_STEP and SAME_STEP.
-    A reset counts as an env step in both. A native vector environment (best with one worker) is compared with itself alone. So is
-    "in_process": without workers, as the plan "serial" steps it.
+    stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. PoolVectorEnv and SyncVectorEnv run in the modes NEXT_STEP
+    and SAME_STEP. A reset counts as an env step in both. A native vector environment (best with one worker) is compared with
+    itself alone. So is "in_process": without workers, as the plan "serial" steps it.
 
     Args:
         sizes: numbers of processes and environments.
@@ -144,6 +144,7 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolSha
         "pool_vector_env": in_own_process("PoolVectorEnv", partial(gymnasium_vector, vector)),
         "pool_same_step": in_own_process("PoolVectorEnv in mode SAME_STEP", partial(gymnasium_vector, same_step)),
         "sync_vector_env": gymnasium_vector(partial(SyncVectorEnv, make_envs)),
+        "sync_same_step": gymnasium_vector(partial(SyncVectorEnv, make_envs, autoreset_mode=AutoresetMode.SAME_STEP)),
         "async_vector_env": gymnasium_vector(partial(AsyncVectorEnv, make_envs)),
         **installed_rivals(source.make_env, shape.num_workers, total),
     }
@@ -157,8 +158,10 @@ def _summarize(results: dict[str, list[float]], spec: EnvSpec) -> dict[str, floa
         if min(results[name]) <= 0:
             raise UserError(f"{name} made no step in one of its turns: use more seconds, or fewer rounds")
     ratios = {f"ratio_to_{name}": median_ratio(results["pool"], results[name]) for name in rivals}
-    if "pool_same_step" in results:
-        ratios["same_step_ratio_to_next_step"] = median_ratio(results["pool_same_step"], results["pool_vector_env"])
+    for name in ("pool", "sync"):
+        if f"{name}_same_step" in results:
+            ratio = median_ratio(results[f"{name}_same_step"], results[f"{name}_vector_env"])
+            ratios[f"{name}_same_step_ratio_to_next_step"] = ratio
     if "in_process" in results:
         ratios["in_process_ratio_to_native"] = median_ratio(results["in_process"], results["native"])
     return {
