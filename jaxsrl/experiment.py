@@ -27,6 +27,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.while_training import evaluation_source
+from jaxsrl.evaluation.worker_rows import in_workers
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
 from jaxsrl.machine.resources import count_cores
@@ -193,7 +194,11 @@ def _split_host(config: RunConfig, communicate: bool = True) -> None:
 
 def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource) -> TrainReport:
     """Returns the report of a run with the evaluation of its final parameters, which eval.json holds too."""
-    episodes, params = config.eval.final_episodes, report.state.params
+    episodes, params, source = (
+        config.eval.final_episodes,
+        report.state.params,
+        in_workers(source, config.eval.processes),
+    )
     evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
     evaluation = evaluation.of_agents(config.eval.agents)
     write_json(report.directory / "eval.json", evaluation.to_json())

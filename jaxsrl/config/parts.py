@@ -292,6 +292,7 @@ class EvalConfig:
         max_rows: environments of an evaluation that step together.
         agents: pattern of the names of the agents whose mean return counts for the best model and for rules that stop a run.
         final_episodes: greedy episodes after training; 0 for none.
+        processes: worker processes that step the environments of these, at most; 0 for the process of the run.
     """
 
     every: int = 0
@@ -301,9 +302,10 @@ class EvalConfig:
     max_rows: int = 16
     agents: str = "*"
     final_episodes: int = 100
+    processes: int = 0
 
     def __post_init__(self) -> None:
-        validate_at_least(0, "eval", every=self.every, final_episodes=self.final_episodes)
+        validate_at_least(0, "eval", every=self.every, final_episodes=self.final_episodes, processes=self.processes)
         validate_at_least(1, "eval", episodes=self.episodes, max_rows=self.max_rows)
 
 

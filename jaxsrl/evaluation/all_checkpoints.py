@@ -12,6 +12,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.load_agent import LoadedAgent, counted_agents
+from jaxsrl.evaluation.worker_rows import in_workers
 from jaxsrl.plots.bootstrap import bootstrap_mean
 from jaxsrl.runs.summary import checkpoint_steps
 
@@ -55,6 +56,7 @@ def evaluate_checkpoints(
     seed: int,
     mode: Mode,
     max_rows: int,
+    processes: int = 0,
 ) -> Iterator[CheckpointEvaluation | str]:
     """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate`.
 
@@ -65,6 +67,7 @@ def evaluate_checkpoints(
         seed: of environments and actions.
         mode: greedy or sampled actions.
         max_rows: environments in parallel.
+        processes: worker processes that step them.
 
     Yields:
         Each evaluation when it is done; or a line that says why a checkpoint is skipped.
@@ -75,6 +78,12 @@ def evaluate_checkpoints(
     steps = checkpoint_steps(run)
     if not steps:
         raise UserError(f"{run} has no checkpoints: expected a run directory with checkpoints/ in it (runs/<name>)")
+    settings: dict[str, Any] = {
+        "episodes": episodes,
+        "seed": seed,
+        "mode": mode,
+        "max_rows": max_rows,
+    }
     for step in steps:
         path = run / "checkpoints" / str(step)
         try:
@@ -87,9 +96,8 @@ def evaluate_checkpoints(
             continue
         if loaded.mismatches:
             yield f"{path}: {loaded.mismatches}"
-        report = evaluate(
-            loaded.agent, loaded.params, loaded.source, episodes=episodes, seed=seed, mode=mode, max_rows=max_rows
-        ).of_agents(counted_agents(metadata))
+        source = in_workers(loaded.source, processes)
+        report = evaluate(loaded.agent, loaded.params, source, **settings).of_agents(counted_agents(metadata))
         low, high = bootstrap_mean(np.array(report.returns)[:, None])
         env_steps = int(metadata.get("env_steps", 0))
         yield CheckpointEvaluation(step, env_steps, report, float(low[0]), float(high[0]), loaded.env_kwargs)

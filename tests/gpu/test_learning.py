@@ -27,7 +27,14 @@ def test_pong_is_learned(row, size, tmp_path):
     if not HAS_ATARI:
         pytest.skip("not run: ale_py or cv2 is not installed")
     flags = (*size(FULL, TINY), *SETTINGS, "--agent.num-minibatches", size("16", "2"))
-    evaluation = ("--eval.final-episodes", size("10", "1"), "--metrics.interval-seconds", "1")
+    evaluation = (
+        "--eval.final-episodes",
+        size("10", "1"),
+        "--eval.processes",
+        size("10", "0"),
+        "--metrics.interval-seconds",
+        "1",
+    )
     status, output = ends(command("ppo_atari", tmp_path, *flags, *evaluation), 380)
     assert status == 0, output[-1000:]
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

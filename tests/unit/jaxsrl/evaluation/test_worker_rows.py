@@ -1,0 +1,109 @@
+"""Evaluations whose environments worker processes step play the episodes that one process plays."""
+
+import dataclasses
+import os
+import signal
+from functools import partial
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+
+from agents.api import Mode
+from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.errors import UserError, WorkerDiedError
+from envpool_bridge.pool import EnvPool
+from experiments.ppo_cartpole import EXPERIMENT
+from jaxsrl import EnvConfig, EvalConfig, NetworkConfig, PoolConfig, RunConfig
+from jaxsrl.cli.commands.evaluate import Evaluate
+from jaxsrl.evaluation.evaluate import evaluate
+from jaxsrl.evaluation.worker_rows import in_workers
+
+
+class Dies(gymnasium.Env):
+    """An environment whose process dies in its third step."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+def _agent(source: Any) -> Any:
+    agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(8,)))
+    return agent, agent.init(jax.random.key(0)).params
+
+
+@pytest.mark.parametrize("mode", [Mode.GREEDY, Mode.SAMPLE])
+@pytest.mark.parametrize(
+    ("config", "processes"),
+    [
+        (EnvConfig("CartPole-v1"), 2),
+        (EnvConfig("CartPole-v1"), 4),  # 6 rows: 3 workers
+        (EnvConfig("RememberCue", suite="probe", frame_stack=3), 2),
+    ],
+    ids=["two", "not a divisor", "frames"],
+)
+def test_workers_play_the_same_episodes(mode: Mode, config: EnvConfig, processes: int) -> None:
+    source = config.source()
+    agent, params = _agent(source)
+    play = partial(evaluate, agent, params, episodes=14, seed=5, mode=mode, max_rows=6)
+    assert play(in_workers(source, processes)) == play(source)
+    assert not active_children()
+
+
+def test_a_dead_worker_ends_the_evaluation() -> None:
+    source = GymnasiumSource(Dies, env_id="Dies")
+    agent, params = _agent(source)
+    with pytest.raises(WorkerDiedError):
+        evaluate(agent, params, in_workers(source, 2), episodes=2)
+    assert not active_children()
+
+
+def test_no_workers_is_the_source_itself() -> None:
+    source = EnvConfig("CartPole-v1").source()
+    assert in_workers(source, 0) is source
+
+
+def test_workers_return_no_infos() -> None:
+    with pytest.raises(UserError, match="infos"):
+        in_workers(EnvConfig("CartPole-v1").source(), 2).make_rows(range(2), 0, True)
+
+
+def test_a_negative_number_of_processes_is_rejected() -> None:
+    with pytest.raises(UserError, match="--processes"):
+        Evaluate(Path("run"), processes=-1).run()
+
+
+@pytest.mark.slow
+def test_the_final_evaluation_of_a_run_has_workers(tmp_path: Path) -> None:
+    run = RunConfig(
+        total_env_steps=64,
+        num_envs=4,
+        rollout_length=8,
+        directory=str(tmp_path),
+        pool=PoolConfig(num_workers=1),
+        eval=EvalConfig(final_episodes=4, processes=2),
+    )
+    experiment = dataclasses.replace(EXPERIMENT, agent=PPOConfig(), network=NetworkConfig(hidden_sizes=(8,)), run=run)
+    with patch("jaxsrl.evaluation.worker_rows.EnvPool", wraps=EnvPool) as pool:
+        with_workers = experiment.train(quiet=True)
+    assert pool.call_count == 1
+    source = experiment.env.source()
+    agent, _ = _agent(source)
+    assert with_workers.evaluation == evaluate(agent, with_workers.state.params, source, episodes=4)
