@@ -27,6 +27,7 @@ from jaxsrl.config.serialization import to_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import ALL_AGENTS, validate_agents
 from jaxsrl.evaluation.while_training import EvaluateWhileTraining, evaluation_source
+from jaxsrl.evaluation.worker_rows import in_workers
 from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
@@ -178,9 +179,10 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
     """Returns the callbacks that the configuration asks for; `env` is the configuration of `source`, if it has one.
 
     Raises:
-        UserError: the environment of evaluation cannot be made, or lacks the agents that count.
+        UserError: the environment of evaluation cannot be made or be stepped by workers, or lacks the agents that count.
     """
     evaluated = evaluation_source(config, source, env)
+    in_workers(evaluated, config.eval.processes)  # raises before training, not after it
     if config.eval.agents != ALL_AGENTS:
         validate_agents(evaluated.spec(), config.eval.agents)
     callbacks: list[Callback] = []

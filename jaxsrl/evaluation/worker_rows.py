@@ -48,18 +48,29 @@ class WorkerSource:
         """Starts the workers.
 
         Raises:
-            UserError: infos are asked for, or the environments are a native vector, which steps in its own threads.
+            UserError: infos are asked for.
         """
-        spec = self.spec()
-        if keep_infos or isinstance(self.source, VectorSource):
-            what = "infos" if keep_infos else "environments that step in their own threads"
-            raise UserError(f"{spec.env_id}: expected no worker processes for {what}, got {self.processes}")
-        return WorkerRows(self.source, spec, row_ids, run_seed, self.processes)
+        if keep_infos:
+            raise UserError(
+                "worker processes of an evaluation return no infos: use the source of the environments itself"
+            )
+        return WorkerRows(self.source, self.spec(), row_ids, run_seed, self.processes)
 
 
 def in_workers(source: EnvSource, processes: int) -> EnvSource:
-    """Returns the source of the same episodes, stepped by at most `processes` worker processes; the source itself for 0."""
-    return WorkerSource(for_evaluation(source), processes) if processes else source
+    """Returns the source of the same episodes, stepped by at most `processes` worker processes; the source itself for 0.
+
+    Raises:
+        UserError: the environments are a native vector, which steps in its own threads.
+    """
+    if not processes:
+        return source
+    source = for_evaluation(source)
+    if isinstance(source, VectorSource):
+        raise UserError(
+            f"{source.spec().env_id} steps in its own threads: expected 0 worker processes, got {processes}"
+        )
+    return WorkerSource(source, processes)
 
 
 class WorkerRows:

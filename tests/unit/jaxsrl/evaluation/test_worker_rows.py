@@ -85,6 +85,14 @@ def test_workers_return_no_infos() -> None:
         in_workers(EnvConfig("CartPole-v1").source(), 2).make_rows(range(2), 0, True)
 
 
+def test_a_native_vector_is_rejected_before_training(tmp_path: Path) -> None:
+    vector = EnvConfig("CartPole-v1", suite="gymnasium_vector")
+    run = RunConfig(directory=str(tmp_path), eval=EvalConfig(processes=2))
+    with pytest.raises(UserError, match="threads"):
+        dataclasses.replace(EXPERIMENT, env=vector, run=run).train(quiet=True)
+    assert not list(tmp_path.glob("*/metrics.jsonl"))
+
+
 def test_a_negative_number_of_processes_is_rejected() -> None:
     with pytest.raises(UserError, match="--processes"):
         Evaluate(Path("run"), processes=-1).run()
