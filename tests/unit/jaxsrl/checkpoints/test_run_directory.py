@@ -95,6 +95,7 @@ CHANGES = {
     "run.eval.env_kwargs": '{"frame_skip": 2}',
     "run.eval.max_rows": 4,
     "run.eval.agents": "hunter_*",
+    "run.eval.processes": 2,
     "run.max_hours": 1.5,
     "run.init_from": "runs/other",
     "run.init_only": ["torso/*"],
