@@ -194,11 +194,8 @@ def _split_host(config: RunConfig, communicate: bool = True) -> None:
 
 def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource) -> TrainReport:
     """Returns the report of a run with the evaluation of its final parameters, which eval.json holds too."""
-    episodes, params, source = (
-        config.eval.final_episodes,
-        report.state.params,
-        in_workers(source, config.eval.processes),
-    )
+    source = in_workers(source, config.eval.processes, config.pool.supervision)
+    episodes, params = config.eval.final_episodes, report.state.params
     evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
     evaluation = evaluation.of_agents(config.eval.agents)
     write_json(report.directory / "eval.json", evaluation.to_json())

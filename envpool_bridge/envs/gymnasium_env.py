@@ -125,6 +125,8 @@ class GymnasiumRows:
     Attributes:
         read_stage: as in StagedRows.
         first_limits: env steps after which the rows' first episodes are truncated; empty if they are whole.
+        num_episodes: episodes after which each row rests; empty if none does. A resting row's steps cost nothing: they repeat
+            the observation of its last reset. Rows that step concurrently do not rest.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class GymnasiumRows:
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
         self.read_stage: Callable[[int], int | None] = lambda row: initial_stage(spec)
         self.first_limits: list[int] = []
+        self.num_episodes: list[int] = []
         inner, steps, core = self._limits.inner, self._limits.step_functions, row_ids[0] // len(envs)
         self._concurrent = make_concurrent_step(inner, steps, overlap_rows, core)
         self._call_all: Callable[..., Iterable[Any]] = self._concurrent or partial(map, _call)
@@ -227,13 +230,8 @@ class GymnasiumRows:
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
         self._values.verify(observation, reward, self._num_steps)
 
-    def rest(self, row: int) -> None:
-        """Lets a row rest from its next reset: its steps cost nothing, and repeat the observation of that reset.
-
-        Rows that step concurrently do not rest.
-        """
-        if self._concurrent is not None:
-            return
+    def _rest(self, row: int) -> None:
+        """Lets a row rest from its next reset."""
 
         def begin(action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             result = self._autoreset(row, action)
@@ -296,6 +294,9 @@ class GymnasiumRows:
             row = flags.index(True, row + 1)
             out[row] = True
             self._ended_rows.append(row)
+            has_played = self.num_episodes and self._episodes[row] + 1 >= self.num_episodes[row]
+            if has_played and self._concurrent is None:
+                self._rest(row)
 
     def _require_infos(self, infos: Sequence[Any]) -> None:
         for row, info in enumerate(infos):

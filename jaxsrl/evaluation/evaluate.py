@@ -10,7 +10,6 @@ import numpy as np
 from agents.api import AnyAgent, Mode, Params
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.function_source import AnyEnv, as_source
-from envpool_bridge.envs.gymnasium_env import GymnasiumRows
 from envpool_bridge.envs.protocol import EnvRows, EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -135,6 +134,8 @@ def evaluate(
     num_rows = num_envs * spec.rows_per_env
     wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
     rows = source.make_rows(range(num_rows), evaluation_seed(seed), False)
+    if hasattr(rows, "num_episodes"):  # an attribute of rows that can rest
+        rows.num_episodes = wanted  # pyright: ignore[reportAttributeAccessIssue]
     try:
         stacked = with_stacked_frames(agent, spec)
         player = RowsPlayer(stacked, act or make_act(stacked, mode), params, spec, seed, num_rows)
@@ -235,7 +236,5 @@ def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[dict[int
             before = finished[row].get(number, (0.0, 0))  # of an agent that left and came back
             finished[row][number] = (before[0] + float(total[row]), before[1] + int(length[row]))
             total[row], length[row] = 0.0, 0
-            if isinstance(rows, GymnasiumRows) and number + 1 >= wanted[row]:
-                rows.rest(int(row))
         resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
     return finished

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from envpool_bridge.envs.function_source import AnyEnv, as_source
 from envpool_bridge.envs.protocol import (
     EnvRows,
     EnvSource,
@@ -21,8 +22,10 @@ from envpool_bridge.errors import UserError, WaitTimeoutError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.shm.segment import validate_machine
 from envpool_bridge.spec.specs import EnvSpec, num_frames
 from envpool_bridge.spec.tree import Tree, write
+from envpool_bridge.supervisor.processes import pickle_source
 from jaxsrl.evaluation.evaluate import for_evaluation
 
 _STEPS = 16  # of a slot
@@ -35,10 +38,12 @@ class WorkerSource:
     Attributes:
         source: makes the environments, in the workers.
         processes: largest number of workers; fewer are started if the environments cannot be divided equally.
+        supervision: time limits of the workers.
     """
 
     source: EnvSource
     processes: int
+    supervision: SupervisorOptions
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row."""
@@ -54,55 +59,85 @@ class WorkerSource:
             raise UserError(
                 "worker processes of an evaluation return no infos: use the source of the environments itself"
             )
-        return WorkerRows(self.source, self.spec(), row_ids, run_seed, self.processes)
+        return WorkerRows(self, row_ids, run_seed)
 
 
-def in_workers(source: EnvSource, processes: int) -> EnvSource:
-    """Returns the source of the same episodes, stepped by at most `processes` worker processes; the source itself for 0.
+def in_workers(source: AnyEnv, processes: int, supervision: SupervisorOptions | None = None) -> EnvSource:
+    """Returns a source of the same episodes whose rows are stepped by worker processes.
+
+    Args:
+        source: of the environments, or a function that makes one.
+        processes: largest number of workers; 0 returns the source itself.
+        supervision: time limits of the workers; the defaults if None.
 
     Raises:
-        UserError: the environments are a native vector, which steps in its own threads.
+        UserError: `processes` is negative, the source cannot be sent to workers, or the environments are a native vector, which
+            steps in its own threads.
     """
-    if not processes:
+    source = as_source(source)
+    if processes < 0:
+        raise UserError(f"the number of worker processes must be at least 0: got {processes}")
+    if processes == 0:
         return source
     source = for_evaluation(source)
     if isinstance(source, VectorSource):
         raise UserError(
             f"{source.spec().env_id} steps in its own threads: expected 0 worker processes, got {processes}"
         )
-    return WorkerSource(source, processes)
+    validate_machine()
+    pickle_source(source)
+    # A worker that dies ends the evaluation: an episode that is cut has no return.
+    return WorkerSource(source, processes, dataclasses.replace(supervision or SupervisorOptions(), max_restarts=0))
+
+
+@dataclasses.dataclass(frozen=True)
+class _RestingSource:
+    """Source whose rows rest after a number of episodes each, if they can."""
+
+    source: EnvSource
+    num_episodes: Sequence[int]
+
+    def spec(self) -> EnvSpec:
+        return self.source.spec()
+
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
+        rows = self.source.make_rows(row_ids, run_seed, keep_infos)
+        if self.num_episodes and hasattr(rows, "num_episodes"):
+            rows.num_episodes = [self.num_episodes[row] for row in row_ids]  # pyright: ignore[reportAttributeAccessIssue]
+        return rows
 
 
 class WorkerRows:
     """Rows that step together in several processes; implements `EnvRows`.
 
-    A worker that dies ends the evaluation: an episode that is cut has no return.
-
     Args:
-        source: makes the environments.
-        spec: its spec.
-        row_ids: consecutive ids of the rows.
+        source: of the environments.
+        row_ids: ids of the rows, from 0.
         run_seed: seed of the episodes.
-        processes: as in `WorkerSource`.
+
+    Attributes:
+        num_episodes: as in `GymnasiumRows`; set before the reset.
     """
 
-    def __init__(
-        self, source: EnvSource, spec: EnvSpec, row_ids: Sequence[int], run_seed: int | None, processes: int
-    ) -> None:
-        num_rows = len(row_ids)
-        num_envs = num_rows // spec.rows_per_env
-        workers = next(number for number in range(min(processes, num_envs), 0, -1) if num_envs % number == 0)
-        # One lane of all workers. A slot has more steps than a stack of frames, so that it can be copied into the next one.
-        shape = PoolShape(workers, 1, workers, num_rows // workers, max(_STEPS, num_frames(spec)), 2)
-        self._limits = SupervisorOptions(max_restarts=0)
-        # Values are validated before the policy sees them.
-        options = PoolOptions(run_seed=run_seed, supervision=self._limits, verify_every=1, first_row=row_ids[0])
-        self._pool = EnvPool(source, shape, options, spec=spec)
-        self.num_rows = num_rows
+    def __init__(self, source: WorkerSource, row_ids: Sequence[int], run_seed: int | None) -> None:
+        self.num_rows = len(row_ids)
+        self.num_episodes: list[int] = []
         self.infos: list[dict[str, Any]] = []
+        self._source, self._run_seed = source, run_seed
+        self._pool: EnvPool | None = None
+
+    def _open(self) -> EnvPool:
+        source, spec = self._source, self._source.spec()
+        num_envs = self.num_rows // spec.rows_per_env
+        workers = next(number for number in range(min(source.processes, num_envs), 0, -1) if num_envs % number == 0)
+        # One lane of all workers. A slot has more steps than a stack of frames, so that it can be copied into the next one.
+        shape = PoolShape(workers, 1, workers, self.num_rows // workers, max(_STEPS, num_frames(spec)), 2)
+        # Values are validated before the policy sees them.
+        options = PoolOptions(run_seed=self._run_seed, supervision=source.supervision, verify_every=1)
+        return EnvPool(_RestingSource(source.source, self.num_episodes), shape, options, spec=spec)
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
-        """Starts the first episode of every row.
+        """Starts the workers, and the first episode of every row.
 
         Args:
             request: an `EpisodeReset`.
@@ -110,21 +145,22 @@ class WorkerRows:
         """
         if not isinstance(request, EpisodeReset):
             raise TypeError(f"expected an EpisodeReset, got {type(request).__name__}")
-        shape = self._pool.shape
-        parts = [shape.part_rows(part) for part in range(shape.num_parts)]
-        self._pool.start([EpisodeReset(request.episodes[rows], request.actions[rows]) for rows in parts])
-        self._wait(self._limits.start_timeout_seconds)
-        first = first_rows(self._pool.views[0])
+        self._pool = pool = self._open()
+        parts = [pool.shape.part_rows(part) for part in range(pool.shape.num_parts)]
+        pool.start([EpisodeReset(request.episodes[rows], request.actions[rows]) for rows in parts])
+        self._wait(pool, self._source.supervision.start_timeout_seconds)
+        first = first_rows(pool.views[0])
         write(out.observation, first.observation)
         out.is_first[...] = first.is_first
 
     def step(self, action: Tree, out: StepRows) -> None:
         """Steps every row."""
         pool = self._pool
+        assert pool is not None
         sequence, t = pool.position(0)
         write(pool.next_action(0), action)
         pool.post_actions(0)
-        self._wait(self._limits.step_timeout_seconds)
+        self._wait(pool, self._source.supervision.step_timeout_seconds)
         done = step_rows(pool.views[sequence % pool.shape.num_slots], t)
         write(out.observation, done.observation)
         for name in ("is_first", "reward", "terminated", "truncated", "valid"):
@@ -139,9 +175,10 @@ class WorkerRows:
 
     def close(self) -> None:
         """Ends the worker processes; idempotent."""
-        self._pool.close()
+        if self._pool is not None:
+            self._pool.close()
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, pool: EnvPool, seconds: float) -> None:
         """Waits for all rows; the supervisor kills a worker that exceeds its own limit, which raises here."""
-        if not self._pool.wait_lane(0, 2 * seconds):
-            raise WaitTimeoutError(f"{self._pool.spec.env_id}: no step within {2 * seconds:g} s")
+        if not pool.wait_lane(0, 2 * seconds):
+            raise WaitTimeoutError(f"{pool.spec.env_id}: no step within {2 * seconds:g} s")

@@ -29,7 +29,8 @@ class Evaluate:
         stochastic: sample actions instead of taking the most likely one.
         seed: of environments and actions.
         max_rows: number of concurrent environments.
-        processes: worker processes that step them, at most; 0 for this process. They help where a step takes over 0.1 ms.
+        processes: worker processes that step them, for environments whose steps take long; 0 for this process. If the environments
+            cannot be divided equally, fewer are started.
         video: also record episodes into this file, *.mp4. Agents with a world model add real and predicted observations,
             *_predicted.mp4 of images and *_predicted.png of numbers.
         partial: restore the arrays of a checkpoint that match the agent, and report the others.
@@ -112,9 +113,10 @@ class Evaluate:
             raise UserError(
                 f"games against an opponent are not recorded: expected no --video, got {self.video}; omit one"
             )
-        if self.processes < 0 or (self.opponent and self.processes):
-            games = "; games against an opponent are played in this process" if self.opponent else ""
-            raise UserError(f"--processes must be at least 0: got {self.processes}{games}")
+        if self.processes < 0:
+            raise UserError(f"--processes must be at least 0: got {self.processes}")
+        if self.opponent and self.processes:
+            raise UserError(f"games against an opponent are played in this process: omit --processes {self.processes}")
         if self.opponent and self.env_kwargs:
             raise UserError(f"games against an opponent are played by their rules: omit --env-kwargs {self.env_kwargs}")
 

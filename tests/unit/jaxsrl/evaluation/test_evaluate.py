@@ -108,7 +108,7 @@ def test_environments_whose_episodes_are_played_rest(monkeypatch):
     assert steps == sum(report.lengths) == 2 * (1 + 20 * 3)
     resting, rested, steps = steps, report, 0
     Countdown.made.clear()
-    monkeypatch.setattr(GymnasiumRows, "rest", lambda self, row: None)
+    monkeypatch.setattr(GymnasiumRows, "_rest", lambda self, row: None)
     assert evaluate(parity_agent(), {}, RowSpeeds, episodes=8, max_rows=4) == rested
     assert steps > resting
 

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import threading
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
@@ -44,6 +45,26 @@ class Dies(gymnasium.Env):
         return np.zeros(2, np.float32), 1.0, False, False, {}
 
 
+class RaisesLater(gymnasium.Env):
+    """An environment whose second episode raises; its first has up to 20 steps."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.episodes += 1
+        self._left = int(self.np_random.integers(1, 20))
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if self.episodes > 1:
+            raise RuntimeError("second episode")
+        self._left -= 1
+        return np.zeros(2, np.float32), 1.0, self._left == 0, False, {}
+
+
 def _agent(source: Any) -> Any:
     agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(8,)))
     return agent, agent.init(jax.random.key(0)).params
@@ -75,6 +96,25 @@ def test_a_dead_worker_ends_the_evaluation() -> None:
     assert not active_children()
 
 
+@pytest.mark.parametrize("processes", [0, 3])
+def test_environments_rest_after_their_episodes(processes: int) -> None:
+    source = GymnasiumSource(RaisesLater, env_id="RaisesLater")
+    agent, params = _agent(source)
+    report = evaluate(agent, params, in_workers(source, processes), episodes=6)
+    assert len(set(report.lengths)) > 1  # the short ones waited for the longest
+
+
+def test_a_source_that_cannot_be_sent_is_rejected_at_once() -> None:
+    lock = threading.Lock()
+
+    def make() -> gymnasium.Env:
+        with lock:
+            return gymnasium.make("CartPole-v1")
+
+    with pytest.raises(UserError, match="cannot be sent"):
+        in_workers(make, 2)
+
+
 def test_no_workers_is_the_source_itself() -> None:
     source = EnvConfig("CartPole-v1").source()
     assert in_workers(source, 0) is source
@@ -96,6 +136,8 @@ def test_a_native_vector_is_rejected_before_training(tmp_path: Path) -> None:
 def test_a_negative_number_of_processes_is_rejected() -> None:
     with pytest.raises(UserError, match="--processes"):
         Evaluate(Path("run"), processes=-1).run()
+    with pytest.raises(UserError, match="at least 0"):
+        in_workers(EnvConfig("CartPole-v1").source(), -1)
 
 
 @pytest.mark.slow
