@@ -182,7 +182,8 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
         UserError: the environment of evaluation cannot be made or be stepped by workers, or lacks the agents that count.
     """
     evaluated = evaluation_source(config, source, env)
-    in_workers(evaluated, config.eval.processes)  # raises before training, not after it
+    if config.eval.processes:
+        in_workers(evaluated, config.eval.processes)  # raises before training, not after it
     if config.eval.agents != ALL_AGENTS:
         validate_agents(evaluated.spec(), config.eval.agents)
     callbacks: list[Callback] = []
