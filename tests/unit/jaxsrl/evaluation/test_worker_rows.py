@@ -127,7 +127,9 @@ def test_workers_return_no_infos() -> None:
 
 def test_a_native_vector_is_rejected_before_training(tmp_path: Path) -> None:
     vector = EnvConfig("CartPole-v1", suite="gymnasium_vector")
-    run = RunConfig(directory=str(tmp_path), eval=EvalConfig(processes=2))
+    run = RunConfig(
+        total_env_steps=64, num_envs=4, rollout_length=8, directory=str(tmp_path), eval=EvalConfig(processes=2)
+    )
     with pytest.raises(UserError, match="threads"):
         dataclasses.replace(EXPERIMENT, env=vector, run=run).train(quiet=True)
     assert not list(tmp_path.glob("*/metrics.jsonl"))
