@@ -1,6 +1,8 @@
 """Learner loop without trajectories: each update takes a fixed number of gradient steps on a dataset."""
 
+import dataclasses
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,30 +13,35 @@ from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import LearnerStats
-from jaxsrl.replay.client import ReplayClient
+from jaxsrl.replay.fixed import FixedReplayClient
 from jaxsrl.replay.state import replace_learned
 
-_MOST_TOGETHER = 10  # samples of one call
+_MOST_TOGETHER = 10
+
+
+def num_steps_together(gradient_steps: int, num_devices: int) -> int:
+    """Returns how many of an update's gradient steps one compiled call takes: a call costs the host as much as a step.
+
+    The number is the same in every call: one program, and the same results after a resume.
+    """
+    if num_devices > 1:
+        return 1
+    return max(size for size in range(1, _MOST_TOGETHER + 1) if gradient_steps % size == 0)
 
 
 class OfflineReplay(HostReplay):
-    """Gradient steps on fixed experience. On one device each compiled call takes several, since the call costs as much as one.
+    """Gradient steps on a dataset, in compiled calls of as many as the samples that its client joins.
 
     Args:
         agent: agent to train, for single frames.
-        mesh: learning devices.
+        mesh: learning devices; one, if samples are joined.
         run_key: the number of updates is folded into it.
-        experience: a dataset; closed with this.
-        gradient_steps: of an update.
+        experience: the dataset; closed with this.
     """
 
-    def __init__(
-        self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: ReplayClient, gradient_steps: int
-    ) -> None:
+    def __init__(self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: FixedReplayClient) -> None:
         super().__init__(agent, mesh, run_key, experience)
-        # The same number in every call: one program, and the same results after a resume.
-        sizes = [size for size in range(1, _MOST_TOGETHER + 1) if gradient_steps % size == 0]
-        self._together = max(sizes) if len(mesh.devices) == 1 else 1
+        self._together = experience.num_together
         self._learn_together = jax.jit(self._gradient_steps, donate_argnums=(0, 1))
 
     def _learn_steps(self, state: LearnerState, update: np.int32, due: int) -> tuple[LearnerState, Metrics | None]:
@@ -42,11 +49,10 @@ class OfflineReplay(HostReplay):
             return super()._learn_steps(state, update, due)
         sums: Metrics | None = None
         for begin in range(0, due, self._together):
-            samples = [self._experience.sample() for _ in range(self._together)]
-            sums = self._zeros(state, samples[0]) if sums is None else sums
-            stacked: Sample = jax.tree.map(lambda *leaves: np.stack(leaves), *samples)
+            samples = self._experience.sample()
+            sums = self._zeros(state, _first_of(samples, self._together)) if sums is None else sums
             numbers = np.arange(begin, begin + self._together, dtype=np.int32)
-            state, sums = self._learn_together(state, sums, stacked, update, numbers)
+            state, sums = self._learn_together(state, sums, samples, update, numbers)
         return state, sums
 
     def _gradient_steps(
@@ -57,7 +63,7 @@ class OfflineReplay(HostReplay):
             learned, metrics, _ = self._update(state, sample, update, number)
             return learned, metrics
 
-        learned, metrics = jax.lax.scan(step, state, (samples, numbers))
+        learned, metrics = jax.lax.scan(step, state, (_apart(samples, self._together), numbers))
         # Checked once: a step that is not finite undoes all of the call.
         totals: Metrics = jax.tree.map(lambda values: jnp.sum(values, axis=0), metrics)
         learned, totals = keep_if_finite(state, learned, totals)
@@ -104,3 +110,26 @@ class OfflineLearner:
         """Replaces what was learned by that of an older state, and continues from it."""
         self.state = self._replay.mesh.place_state(replace_learned(self.state, learned))
         self.too_many_nonfinite = False
+
+
+def _first_of(samples: Sample, count: int) -> Sample:
+    """Returns the shapes of one of `count` joined samples."""
+    return jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], _apart(samples, count)))
+
+
+def _apart(samples: Sample, count: int) -> Sample:
+    """Returns joined samples, [T, K * N, ...], with their number first: [K, T, N, ...]."""
+
+    def steps(leaf: Any) -> Array:
+        return jnp.moveaxis(leaf.reshape(leaf.shape[0], count, -1, *leaf.shape[2:]), 1, 0)
+
+    def rows(leaf: Any) -> Array:
+        return jnp.reshape(leaf, (count, -1, *leaf.shape[1:]))
+
+    trajectory = samples.trajectory
+    apart = jax.tree.map(steps, dataclasses.replace(trajectory, agent_state=()))
+    return Sample(
+        dataclasses.replace(apart, agent_state=jax.tree.map(rows, trajectory.agent_state)),
+        rows(samples.probability),
+        jnp.broadcast_to(samples.num_windows, (count,)),
+    )

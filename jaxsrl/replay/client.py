@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -35,11 +36,21 @@ class UpdateKeys:
         """Returns the update's key as uint32, from which another process derives the same keys."""
         return np.asarray(jax.random.key_data(self._key))
 
+    def draws(self, count: int) -> np.ndarray:
+        """Returns the keys of the draws of the first `count` gradient steps, [count, W] uint32, from one compiled call."""
+        return np.asarray(_draw_keys(self._split, self._key, np.arange(count, dtype=np.int32)))
+
     def __getitem__(self, number: int) -> StepKeys:
         """Returns the keys of gradient step `number`, from 0."""
         while len(self._made) <= number:
             self._made.append(self._split(self._key, np.int32(len(self._made))))
         return self._made[number]
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw_keys(split: Callable[[Array, Any], StepKeys], key: Array, numbers: np.ndarray) -> Array:
+    # A loop: `vmap` changes the numbers of some generators.
+    return jax.lax.map(lambda number: split(key, number).draw, numbers)
 
 
 class ReplayClient(Protocol):

@@ -26,27 +26,35 @@ class FixedReplayClient:
         steps: arrays of these shapes, which may be memory maps; they are not copied.
         num_samples: samples of an update.
         timeout_seconds: see `PrefetchingSampler`.
+        num_together: K, samples that `sample` returns joined; `num_samples` is a multiple of it.
 
     Attributes:
         num_steps: number of steps of all rows.
         num_stale: 0.
-        batch_size: windows of a sample.
+        batch_size: N, windows of a sample.
+        num_together: K.
 
     Raises:
         UserError: the sizes are invalid, or no window fits.
     """
 
     def __init__(
-        self, replay: Replay, shapes: Trajectory, steps: Trajectory, num_samples: int, timeout_seconds: float = 600.0
+        self,
+        replay: Replay,
+        shapes: Trajectory,
+        steps: Trajectory,
+        num_samples: int,
+        timeout_seconds: float = 600.0,
+        num_together: int = 1,
     ) -> None:
-        buffer = HostBuffer(replay, shapes, steps)
+        buffer = HostBuffer(replay, shapes, steps, num_together)
         if buffer.num_windows < 1:
             raise UserError(
                 f"the dataset has no window of {replay.sequence_length} steps from {replay.window_start} start: record more"
             )
         self.num_steps, self.num_stale = buffer.num_steps, 0
         self.batch_size = buffer.sizes.batch_size
-        self._num_samples = num_samples
+        self._num_samples, self.num_together = num_samples, num_together
         self._sampler = PrefetchingSampler(buffer, timeout_seconds)
 
     def insert(self, batch: Trajectory | None, keys: UpdateKeys) -> int:
@@ -56,12 +64,16 @@ class FixedReplayClient:
 
     def request(self, keys: UpdateKeys, count: int) -> None:
         """Requests the first `count` samples of an update."""
+        if self.num_together == 1:  # The number may differ from update to update.
+            words = np.stack([np.asarray(keys[number].draw) for number in range(count)])
+        else:
+            words = keys.draws(count)
         # Experience of the run may be drawn with the same keys.
-        words = [np.asarray(keys[number].draw) for number in range(count)]
-        self._sampler.request([np.concatenate([each[:-1], each[-1:] ^ OTHER_STREAM]) for each in words])  # pyright: ignore[reportArgumentType]
+        words = np.concatenate([words[:, :-1], words[:, -1:] ^ OTHER_STREAM], axis=1)
+        self._sampler.request(list(words.reshape(-1, self.num_together, words.shape[1])))  # pyright: ignore[reportArgumentType]
 
     def sample(self) -> Sample:
-        """Returns the next sample."""
+        """Returns the next K samples as one of K * N windows."""
         return self._sampler.get()
 
     def update_priorities(self, priority: Any) -> None:
@@ -73,7 +85,8 @@ class FixedReplayClient:
 
     def totals(self) -> dict[str, float]:
         """Returns the number of samples, and the seconds spent in draws and gathers."""
-        return {"dataset/busy_seconds": self._sampler.busy_seconds, "dataset/samples": float(self._sampler.num_samples)}
+        samples = float(self._sampler.num_samples * self.num_together)
+        return {"dataset/busy_seconds": self._sampler.busy_seconds, "dataset/samples": samples}
 
     def waited_seconds(self) -> float:
         """Returns the seconds that the learner has waited."""

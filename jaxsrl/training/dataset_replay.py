@@ -119,7 +119,12 @@ def _forms(spec_tree: Any) -> Any:
 
 
 def make_fixed_client(
-    config: DatasetConfig, replay: Replay, agent: ReplayAgent, spec: EnvSpec, timeout_seconds: float
+    config: DatasetConfig,
+    replay: Replay,
+    agent: ReplayAgent,
+    spec: EnvSpec,
+    timeout_seconds: float,
+    num_together: int = 1,
 ) -> FixedReplayClient:
     """Returns a client that samples from a dataset.
 
@@ -129,6 +134,7 @@ def make_fixed_client(
         agent: for single frames.
         spec: of the run's environments.
         timeout_seconds: of waits for a sample.
+        num_together: samples that the client joins.
 
     Raises:
         UserError: the dataset has no window for this agent.
@@ -146,7 +152,8 @@ def make_fixed_client(
     recorded = dataclasses.replace(dataset.steps, extras=extras, agent_state=state)
     # Views of whole files; a file has a few steps more than can be used.
     arrays: Trajectory = jax.tree.map(lambda leaf, shape: np.asarray(leaf)[: shape.shape[0]], recorded, shapes)
-    return FixedReplayClient(replay, shapes, arrays, config.gradient_steps_per_update, timeout_seconds)
+    num_samples = config.gradient_steps_per_update
+    return FixedReplayClient(replay, shapes, arrays, num_samples, timeout_seconds, num_together)
 
 
 def own_replay(replay: Replay, config: DatasetConfig) -> Replay:

@@ -7,7 +7,7 @@ from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import AnyLearner
-from jaxsrl.learner.offline import OfflineLearner, OfflineReplay
+from jaxsrl.learner.offline import OfflineLearner, OfflineReplay, num_steps_together
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.dataset_replay import make_fixed_client
 from jaxsrl.training.run_state import restore_state, state_to_arrays
@@ -41,11 +41,10 @@ class OfflineTrainable(Trainable):
         setup = self._setup
         assert isinstance(setup.agent, ReplayAgent)
         limit = setup.config.stall_timeout_seconds
-        client = make_fixed_client(setup.config.dataset, setup.agent.data, setup.agent, setup.spec, limit)
-        mesh = HostReplayMesh(devices_of(setup.plan.learner))
-        self._replay = OfflineReplay(
-            setup.agent, mesh, setup.keys.update, client, setup.config.dataset.gradient_steps_per_update
-        )
+        mesh, dataset = HostReplayMesh(devices_of(setup.plan.learner)), setup.config.dataset
+        together = num_steps_together(dataset.gradient_steps_per_update, len(mesh.devices))
+        client = make_fixed_client(dataset, setup.agent.data, setup.agent, setup.spec, limit, together)
+        self._replay = OfflineReplay(setup.agent, mesh, setup.keys.update, client)
         watch = FiniteWatch(setup.config.learner.max_nonfinite_updates)
         self._learner = OfflineLearner(self._replay, self.final_state(), watch)
         self._initial = None

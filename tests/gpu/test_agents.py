@@ -65,7 +65,7 @@ def test_speed_of_search(row, size):
 RUNS = {
     "alphazero": (
         "alphazero_connect_four",
-        ("--run.num-envs", "1024", "--run.total-env-steps", "1000000"),
+        ("--run.num-envs", "1024", "--run.total-env-steps", "300000", "--agent.replay.min-size", "32768"),
         ("--run.num-envs", "4", "--run.total-env-steps", "128", "--agent.replay.min-size", "64", "--agent.window", "4"),
         ("--agent.gumbel.num-simulations", "32"),
     ),

@@ -32,6 +32,7 @@ class HostBuffer:
         replay: replay part of the agent.
         shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
         steps: trajectory of these shapes that fills the buffer for good, and is not copied; None for an empty buffer.
+        num_draws: K, draws that `sample` gathers together; above 1 only without priorities.
 
     Attributes:
         sizes: of the ring and of the windows.
@@ -40,11 +41,13 @@ class HostBuffer:
         UserError: the sizes are invalid, or memory is insufficient.
     """
 
-    def __init__(self, replay: Replay, shapes: Trajectory, steps: Trajectory | None = None) -> None:
+    def __init__(self, replay: Replay, shapes: Trajectory, steps: Trajectory | None = None, num_draws: int = 1) -> None:
         self._replay = replay
         self.sizes = sizes = make_sizes(replay, shapes) if steps is None else make_fixed_sizes(replay, shapes)
         pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
-        self._storage = HostStorage(sizes, shapes, _as_ring(steps))
+        gathered = dataclasses.replace(sizes, batch_size=num_draws * sizes.batch_size)
+        self._storage = HostStorage(gathered, shapes, _as_ring(steps))
+        self._num_draws = num_draws
         self._sampler = HostSampler(sizes)
         if steps is not None:
             length = sizes.rollout_length
@@ -101,7 +104,8 @@ class HostBuffer:
         """Returns N windows in new numpy arrays; and their indices if they have priorities (see `draw_windows`), else None.
 
         Args:
-            words: [W] uint32 (see `philox`), of numpy or of any device: the key, which is consumed.
+            words: [W] uint32 (see `philox`), of numpy or of any device: the key, which is consumed. For K draws keys
+                [K, W], of numpy: K * N windows return, those of the first key first.
 
         Raises:
             UserError: no window can be drawn yet.
@@ -112,7 +116,7 @@ class HostBuffer:
                 f"a sample needs at least 1 window of {self.sizes.window_steps} steps from {self.sizes.window_start} start: the "
                 f"replay buffer has {self.num_steps} env steps of {self.sizes.num_rows} rows and no such window; insert more first"
             )
-        since, probability = self._sampler.draw(np.asarray(words))
+        since, probability = self._draw(np.asarray(words))
         drawn = self._sampler.make_windows(since, probability) if self.sizes.priority_exponent else None
         sample = Sample(self._storage.gather(since), probability, np.int32(count))  # pyright: ignore[reportArgumentType]
         return sample, drawn
@@ -120,6 +124,13 @@ class HostBuffer:
     def draw_windows(self, words: Any) -> SampledWindows:
         """Returns the windows that `sample` draws with this key."""
         return self._sampler.make_windows(*self._sampler.draw(np.asarray(words)))
+
+    def _draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self._num_draws == 1:
+            return self._sampler.draw(words.reshape(-1))
+        draws = [self._sampler.draw(each) for each in words]
+        since, probability = (np.concatenate(each) for each in zip(*draws, strict=True))
+        return since, probability
 
     def update_priorities(self, drawn: SampledWindows, priority: Any) -> None:
         """Sets the priorities [N] of windows, once they are computed. See `sampler.update_priorities`."""
