@@ -12,6 +12,7 @@ import functools
 import itertools
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,16 @@ from jaxsrl.checkpoints.schema import (
 from jaxsrl.machine.package_names import find_version
 
 _REPLACED = ".replaced.tmp"
+_READ_SECONDS = 30.0
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
 ValidateFn = Callable[[Mapping[str, Form]], None]
 Restored = tuple[int, Arrays, dict[str, Any], list[str]]
 """Step, arrays, metadata and problems of newer checkpoints."""
+
+
+class _RemovedError(Exception):
+    """Checkpoint that another process removed while it was read."""
 
 
 class CheckpointSaveError(Exception):
@@ -166,27 +172,51 @@ class CheckpointStore:
         for path in self.directory.glob(".*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def restore_newest(self, quarantine: bool = True, validate: ValidateFn | None = None) -> Restored | None:
+    def restore_newest(self, validate: ValidateFn | None = None) -> Restored | None:
         """Restores the newest checkpoint that verifies: step, arrays, metadata, problems of newer ones; None without checkpoints.
 
+        Damaged ones are moved to quarantine.
+
         Args:
-            quarantine: whether damaged ones are moved to quarantine; only the writer may.
             validate: see `load_checkpoint`.
 
         Raises:
             UserError: all checkpoints are damaged, or one has another format; or the error of `validate`.
         """
+        self._put_back_replaced()
+        return self._first_whole(self._quarantine, validate)
+
+    def read_newest(self) -> Restored | None:
+        """Returns what `restore_newest` restores, and changes nothing; another process may save and remove meanwhile.
+
+        Raises:
+            UserError: as `restore_newest`; or checkpoints were removed before they were read, for 30 s.
+        """
+        end = time.monotonic() + _READ_SECONDS
+        while True:
+            try:
+                return self._first_whole(None, None)
+            except _RemovedError as removed:
+                if time.monotonic() > end:
+                    raise UserError(
+                        f"the run removes its checkpoints in {self.directory} faster than they can be read: save less often "
+                        f"(--checkpoint.interval-updates), keep more (--checkpoint.max-to-keep), or wait for its end"
+                    ) from removed
+
+    def _first_whole(self, quarantine: Callable[[Path], Path] | None, validate: ValidateFn | None) -> Restored | None:
         problems: list[str] = []
-        if quarantine:
-            self._put_back_replaced()
         for step in reversed(self.steps()):
             path = self.directory / str(step)
             try:
                 if not (path / MANIFEST).is_file():
                     raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
                 arrays, metadata = load_checkpoint(path, validate)
-            except CorruptCheckpointError as error:
-                problems.append(f"{error}; moved to {self._quarantine(path)}" if quarantine else str(error))
+            except (CorruptCheckpointError, UserError, OSError) as error:
+                if quarantine is None and not path.exists():
+                    raise _RemovedError(path) from error
+                if not isinstance(error, CorruptCheckpointError):
+                    raise
+                problems.append(str(error) if quarantine is None else f"{error}; moved to {quarantine(path)}")
                 continue
             return step, arrays, metadata, problems
         if problems:

@@ -16,18 +16,6 @@ from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.replay.fixed import FixedReplayClient
 from jaxsrl.replay.state import replace_learned
 
-_MOST_TOGETHER = 10
-
-
-def num_steps_together(gradient_steps: int, num_devices: int) -> int:
-    """Returns how many of an update's gradient steps one compiled call takes: a call costs the host as much as a step.
-
-    The number is the same in every call: one program, and the same results after a resume.
-    """
-    if num_devices > 1:
-        return 1
-    return max(size for size in range(1, _MOST_TOGETHER + 1) if gradient_steps % size == 0)
-
 
 class OfflineReplay(HostReplay):
     """Gradient steps on a dataset, in compiled calls of as many as the samples that its client joins.

@@ -13,8 +13,28 @@ from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.prefetch import PrefetchingSampler
 from jaxsrl.replay.state import Buffer
 
+_MOST_JOINED = 50
+_MOST_BYTES = 64 * 2**20
+
 OTHER_STREAM = np.uint32(0xDA7A5E7)
 """Changes the last word of a draw's key."""
+
+
+def num_joined(num_samples: int, replay: Replay, shapes: Trajectory) -> int:
+    """Returns how many samples a client should join for one compiled call, whose start costs the host as much as many steps.
+
+    The number divides that of an update: every call runs the same program, and a resumed run the same calls.
+
+    Args:
+        num_samples: of an update.
+        replay: replay part of the agent.
+        shapes: of the steps.
+    """
+    steps, rows = shapes.reward.shape
+    step_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) / (steps * rows)
+    sample_bytes = step_bytes * (replay.sequence_length + 1) * replay.config.batch_size * replay.agents_per_window
+    most = max(1, min(_MOST_JOINED, int(_MOST_BYTES / sample_bytes)))
+    return max(size for size in range(1, most + 1) if num_samples % size == 0)
 
 
 class FixedReplayClient:

@@ -61,7 +61,7 @@ def read_saved_run(path: Path) -> SavedRun:
         above = path.resolve().parent.parent
         return SavedRun(arrays, metadata, path, above if (above / "config.json").is_file() else None)
     # The run may be training: only its own process may move damaged checkpoints.
-    restored = CheckpointStore(path / "checkpoints").restore_newest(quarantine=False) if path.is_dir() else None
+    restored = CheckpointStore(path / "checkpoints").read_newest() if path.is_dir() else None
     if restored is None and (path / CONFIG).is_file():
         raise UserError(f"the run {path} has no checkpoint yet: let it train until the first one, or to its end")
     if restored is None:

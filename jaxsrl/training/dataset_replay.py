@@ -18,7 +18,7 @@ from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.hindsight import episode_values, with_last_step
 from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.plan import Plan
-from jaxsrl.replay.fixed import FixedReplayClient
+from jaxsrl.replay.fixed import FixedReplayClient, num_joined
 
 
 def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
@@ -124,7 +124,7 @@ def make_fixed_client(
     agent: ReplayAgent,
     spec: EnvSpec,
     timeout_seconds: float,
-    num_together: int = 1,
+    joins: bool = False,
 ) -> FixedReplayClient:
     """Returns a client that samples from a dataset.
 
@@ -134,7 +134,7 @@ def make_fixed_client(
         agent: for single frames.
         spec: of the run's environments.
         timeout_seconds: of waits for a sample.
-        num_together: samples that the client joins.
+        joins: whether the client joins samples, as many as `fixed.num_joined` returns.
 
     Raises:
         UserError: the dataset has no window for this agent.
@@ -153,7 +153,8 @@ def make_fixed_client(
     # Views of whole files; a file has a few steps more than can be used.
     arrays: Trajectory = jax.tree.map(lambda leaf, shape: np.asarray(leaf)[: shape.shape[0]], recorded, shapes)
     num_samples = config.gradient_steps_per_update
-    return FixedReplayClient(replay, shapes, arrays, num_samples, timeout_seconds, num_together)
+    together = num_joined(num_samples, replay, shapes) if joins else 1
+    return FixedReplayClient(replay, shapes, arrays, num_samples, timeout_seconds, together)
 
 
 def own_replay(replay: Replay, config: DatasetConfig) -> Replay:

@@ -7,7 +7,7 @@ from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import AnyLearner
-from jaxsrl.learner.offline import OfflineLearner, OfflineReplay, num_steps_together
+from jaxsrl.learner.offline import OfflineLearner, OfflineReplay
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.dataset_replay import make_fixed_client
 from jaxsrl.training.run_state import restore_state, state_to_arrays
@@ -42,8 +42,8 @@ class OfflineTrainable(Trainable):
         assert isinstance(setup.agent, ReplayAgent)
         limit = setup.config.stall_timeout_seconds
         mesh, dataset = HostReplayMesh(devices_of(setup.plan.learner)), setup.config.dataset
-        together = num_steps_together(dataset.gradient_steps_per_update, len(mesh.devices))
-        client = make_fixed_client(dataset, setup.agent.data, setup.agent, setup.spec, limit, together)
+        joins = len(mesh.devices) == 1
+        client = make_fixed_client(dataset, setup.agent.data, setup.agent, setup.spec, limit, joins)
         self._replay = OfflineReplay(setup.agent, mesh, setup.keys.update, client)
         watch = FiniteWatch(setup.config.learner.max_nonfinite_updates)
         self._learner = OfflineLearner(self._replay, self.final_state(), watch)

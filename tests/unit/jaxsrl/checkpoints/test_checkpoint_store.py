@@ -155,9 +155,44 @@ def test_who_only_reads_moves_nothing(tmp_path):
     store = CheckpointStore(tmp_path)
     store.save(1, small(1), {})
     (store.save(2, small(2), {}) / MANIFEST).write_text("{}")
-    step, _, _, problems = store.restore_newest(quarantine=False)
+    step, _, _, problems = store.read_newest()
     assert (step, len(problems), store.steps()) == (1, 1, [1, 2])
     assert not (tmp_path / "quarantine").exists()
+
+
+@pytest.mark.parametrize("stage", ["read_manifest", "verify_files", "validate_stored_arrays"])
+def test_a_checkpoint_removed_while_it_is_read_is_not_missed(tmp_path, monkeypatch, stage):
+    store, reads = CheckpointStore(tmp_path, keep=1), []
+    store.save(1, small(1), {})
+    original = getattr(jaxsrl.checkpoints.store, stage)
+
+    def read_late(path, *args):
+        reads.append(path.name)
+        if len(reads) <= 2:
+            store.save(1 + len(reads), small(1 + len(reads)), {})  # removes the one that is read
+        return original(path, *args)
+
+    monkeypatch.setattr(jaxsrl.checkpoints.store, stage, read_late)
+    step, arrays, _, problems = store.read_newest()
+    assert (step, problems, reads) == (3, [], ["1", "2", "3"])
+    np.testing.assert_array_equal(arrays["w"], small(3)["w"])
+
+
+def test_a_reader_gives_up_when_checkpoints_are_removed_at_once(tmp_path, monkeypatch):
+    store, saved = CheckpointStore(tmp_path, keep=1), []
+    store.save(1, small(1), {})
+    original = jaxsrl.checkpoints.store.read_manifest
+
+    def read_late(path):
+        saved.append(path)
+        store.save(1 + len(saved), small(1), {})
+        return original(path)
+
+    monkeypatch.setattr(jaxsrl.checkpoints.store, "read_manifest", read_late)
+    monkeypatch.setattr(jaxsrl.checkpoints.store, "_READ_SECONDS", 0.2)
+    with pytest.raises(UserError, match="removes its checkpoints .* faster than they can be read"):
+        store.read_newest()
+    assert saved
 
 
 @pytest.mark.parametrize("content", ["[]", "3", '"text"', "{}", '{"files": {}, "schema": {}}', "\x00"])

@@ -221,16 +221,14 @@ def test_initial_priorities_are_found_where_jax_has_no_cpu(monkeypatch):
 def test_draws_together_are_those_of_one_key_each(case):
     template, _, _, replay = CASES[case]
     steps = jax.device_get(dataclasses.replace(template, steps=80, frames=1).slot())
-    one, joined = (HostBuffer(replay_of(60, **replay), steps, steps, num_draws=count) for count in (1, 3))
+    one, three = (HostBuffer(replay_of(60, **replay), steps, steps, num_draws=count) for count in (1, 3))
     keys = [words_of(number) for number in (5, 6, 7)]
     samples = [one.sample(key.copy())[0] for key in keys]
-    together, drawn = joined.sample(np.stack(keys))
+    together, drawn = three.sample(np.stack(keys))
     assert drawn is None
     for name in (field.name for field in dataclasses.fields(together.trajectory)):
-        axis = 0 if name == "agent_state" else 1
+        joined = partial(np.concatenate, axis=0 if name == "agent_state" else 1)
         parts = [getattr(sample.trajectory, name) for sample in samples]
-        assert_same(
-            getattr(together.trajectory, name), jax.tree.map(lambda *leaves: np.concatenate(leaves, axis), *parts)
-        )
+        assert_same(getattr(together.trajectory, name), jax.tree.map(lambda *leaves, join=joined: join(leaves), *parts))
     assert_same(together.probability, np.concatenate([sample.probability for sample in samples]))
     assert together.num_windows == samples[0].num_windows
