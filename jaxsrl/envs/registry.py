@@ -18,8 +18,9 @@ from jaxsrl.envs.last_step import LastStepJaxEnv
 from jaxsrl.envs.levels import LevelsJaxEnv
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.envs.rock_paper_scissors import RockPaperScissors
+from jaxsrl.envs.simple_spread import SimpleSpread
 
-_OWN = {"CartPole-v1": CartPole, "RockPaperScissors-v1": RockPaperScissors}
+_OWN = {"CartPole-v1": CartPole, "RockPaperScissors-v1": RockPaperScissors, "simple_spread_v3": SimpleSpread}
 _NOT_IN_JAX = (
     "frame_stack",
     "mask_from_info",
