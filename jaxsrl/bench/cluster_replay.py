@@ -26,8 +26,7 @@ from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.apply import add_agent_fragments, place_on_nodes
 from jaxsrl.plan.policies import PLANS
-from jaxsrl.replay.client import LocalReplayClient, ReplayClient, UpdateKeys
-from jaxsrl.replay.on_device import step_keys
+from jaxsrl.replay.client import KeyPrograms, LocalReplayClient, ReplayClient, UpdateKeys
 
 _SPECS = {
     "vector": EnvSpec("Vector", ArraySpec((17,), "float32"), DiscreteSpec(4)),
@@ -72,7 +71,7 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
     plan = place_on_nodes(run, plan, RayEngine().nodes(), 1)
     config = CollectorConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
     layout = agent_layout(spec, plan.shape, agent)
-    split = jax.jit(partial(step_keys, agent))
+    programs = KeyPrograms(agent)
     slot = trajectory_on_host([view_slot(layout, np.ones(layout.slot_bytes, np.uint8).data)])
     with engine_with_room(*requested_bundles(run, plan)) as engine, contextlib.ExitStack() as held:
         there = RemoteReplayClient(config, engine, jax.random.key(0))
@@ -92,7 +91,10 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
             there.note_slot(0, sequence, 1)
             summary_bytes.append(block.nbytes)
 
-        turns = {"remote": partial(_turn, there, split, slot, bring), "local": partial(_turn, here, split, slot, None)}
+        turns = {
+            "remote": partial(_turn, there, programs, slot, bring),
+            "local": partial(_turn, here, programs, slot, None),
+        }
         for turn in turns.values():
             turn(10)  # until samples can be drawn
         speeds = take_turns({name: partial(turn, updates) for name, turn in turns.items()}, rounds)
@@ -109,14 +111,14 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
 
 
 def _turn(
-    experience: ReplayClient, split: Callable[..., Any], slot: Any, bring: Callable[[], None] | None, updates: int
+    experience: ReplayClient, programs: KeyPrograms, slot: Any, bring: Callable[[], None] | None, updates: int
 ) -> float:
     """Returns samples per second over some updates."""
     samples, begin = 0, time.perf_counter()
     for number in range(updates):
         if bring is not None:
             bring()
-        due = experience.insert(slot, UpdateKeys(split, jax.random.key(number)))
+        due = experience.insert(slot, UpdateKeys(programs, jax.random.key(number)))
         for _ in range(due):
             experience.sample()
         experience.end_update()

@@ -15,7 +15,7 @@ from jaxsrl.bench.turns import median_ratio, per_second, take_turns
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplayMesh
 from jaxsrl.learner.offline import OfflineLearner, OfflineReplay
-from jaxsrl.replay.fixed import FixedReplayClient, num_joined
+from jaxsrl.replay.fixed import FixedReplayClient, choose_num_joined
 
 _OBSERVATION, _ACTION = 17, 6  # those of HalfCheetah
 _EPISODE = 1000
@@ -83,8 +83,8 @@ def _random_steps(count: int) -> Trajectory:
 def _learner(agent: ReplayAgent, steps: Trajectory, gradient_steps: int) -> OfflineLearner:
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), steps)
     mesh = HostReplayMesh(jax.local_devices()[:1])
-    together = num_joined(gradient_steps, agent.data, shapes)
-    client = FixedReplayClient(agent.data, shapes, steps, gradient_steps, num_together=together)
+    joined = choose_num_joined(gradient_steps, agent.data, shapes)
+    client = FixedReplayClient(agent.data, shapes, steps, gradient_steps, num_joined=joined)
     replay = OfflineReplay(agent, mesh, jax.random.key(1), client)
     return OfflineLearner(replay, jax.jit(agent.init)(jax.random.key(0)), FiniteWatch(100))
 

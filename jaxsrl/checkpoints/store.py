@@ -44,6 +44,7 @@ from jaxsrl.machine.package_names import find_version
 
 _REPLACED = ".replaced.tmp"
 _READ_SECONDS = 30.0
+_POLL_SECONDS = 0.05
 WRITTEN_BY = ("jaxsrl", "jax", "numpy", "orbax-checkpoint")
 Arrays = dict[str, np.ndarray]
 ValidateFn = Callable[[Mapping[str, Form]], None]
@@ -52,7 +53,7 @@ Restored = tuple[int, Arrays, dict[str, Any], list[str]]
 
 
 class _RemovedError(Exception):
-    """Checkpoint that another process removed while it was read."""
+    """Checkpoint that another process removed or replaced while it was read."""
 
 
 class CheckpointSaveError(Exception):
@@ -184,7 +185,7 @@ class CheckpointStore:
             UserError: all checkpoints are damaged, or one has another format; or the error of `validate`.
         """
         self._put_back_replaced()
-        return self._first_whole(self._quarantine, validate)
+        return self._find_whole(self._quarantine, validate)
 
     def read_newest(self) -> Restored | None:
         """Returns what `restore_newest` restores, and changes nothing; another process may save and remove meanwhile.
@@ -195,24 +196,26 @@ class CheckpointStore:
         end = time.monotonic() + _READ_SECONDS
         while True:
             try:
-                return self._first_whole(None, None)
+                return self._find_whole(None, None)
             except _RemovedError as removed:
                 if time.monotonic() > end:
                     raise UserError(
                         f"the run removes its checkpoints in {self.directory} faster than they can be read: save less often "
                         f"(--checkpoint.interval-updates), keep more (--checkpoint.max-to-keep), or wait for its end"
                     ) from removed
+                time.sleep(_POLL_SECONDS)
 
-    def _first_whole(self, quarantine: Callable[[Path], Path] | None, validate: ValidateFn | None) -> Restored | None:
+    def _find_whole(self, quarantine: Callable[[Path], Path] | None, validate: ValidateFn | None) -> Restored | None:
         problems: list[str] = []
         for step in reversed(self.steps()):
             path = self.directory / str(step)
+            inode = _inode(path)
             try:
                 if not (path / MANIFEST).is_file():
                     raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
                 arrays, metadata = load_checkpoint(path, validate)
             except (CorruptCheckpointError, UserError, OSError) as error:
-                if quarantine is None and not path.exists():
+                if quarantine is None and (inode is None or _inode(path) != inode):
                     raise _RemovedError(path) from error
                 if not isinstance(error, CorruptCheckpointError):
                     raise
@@ -268,6 +271,14 @@ def _make_checkpointer() -> ocp.Checkpointer:
     )
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _inode(path: Path) -> int | None:
+    """Returns a number that a checkpoint of the same name does not share, None if there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _read_arrays(path: Path, schema: Mapping[str, Form]) -> Arrays:

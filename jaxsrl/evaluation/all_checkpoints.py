@@ -9,7 +9,7 @@ import numpy as np
 
 from agents.api import Mode
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError, read_manifest
+from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.load_agent import LoadedAgent, counted_agents
 from jaxsrl.evaluation.worker_rows import in_workers
@@ -89,15 +89,19 @@ def evaluate_checkpoints(
         try:
             if not (path / MANIFEST).is_file():
                 raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
-            metadata = read_manifest(path)["metadata"]
             loaded = load(path)
-        except CorruptCheckpointError as error:
+        except (CorruptCheckpointError, UserError, OSError) as error:
+            if not path.exists():
+                yield f"{path} was removed before it was read: the run keeps fewer checkpoints"
+                continue
+            if not isinstance(error, CorruptCheckpointError):
+                raise
             yield f"damaged checkpoint skipped: {error}"
             continue
         if loaded.mismatches:
             yield f"{path}: {loaded.mismatches}"
         source = in_workers(loaded.source, processes)
-        report = evaluate(loaded.agent, loaded.params, source, **settings).of_agents(counted_agents(metadata))
+        report = evaluate(loaded.agent, loaded.params, source, **settings).of_agents(counted_agents(loaded.metadata))
         low, high = bootstrap_mean(np.array(report.returns)[:, None])
-        env_steps = int(metadata.get("env_steps", 0))
+        env_steps = int(loaded.metadata.get("env_steps", 0))
         yield CheckpointEvaluation(step, env_steps, report, float(low[0]), float(high[0]), loaded.env_kwargs)

@@ -19,7 +19,6 @@ from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.checkpoints.manifest import read_manifest
 from jaxsrl.collect.inference.act import ActOnRows
 from jaxsrl.evaluation.evaluate import evaluate, make_evaluation_act
 from jaxsrl.evaluation.games import RANDOM, Player, game_of, loaded_player, play_games
@@ -239,7 +238,7 @@ def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> 
         if each.loaded is None:
             plain = agents[number]
             agents[number] = plain._replace(act=with_random_actions(plain.act, spec, 1.0))
-    team = saved_policies(_metadata(first_run)).self_play.team
+    team = saved_policies(first_run.metadata).self_play.team
     sides = split_teams(spec, config.first_side or team, "--first-side")
     programs: dict[tuple[int, int], tuple[AnyAgent, ActOnRows]] = {}
 
@@ -313,7 +312,7 @@ def _shared_agents(loaded: Sequence[LoadedAgent]) -> list[AnyAgent]:
 
 def _configuration(loaded: LoadedAgent) -> str:
     """Returns all that makes an agent's functions, as text."""
-    metadata = _metadata(loaded)
+    metadata = loaded.metadata
     experiment = metadata.get("experiment", {})
     policies = experiment.get("policies", {})
     own = [policies.get(name) for name in ("mapping", "agents", "networks")]
@@ -323,7 +322,3 @@ def _configuration(loaded: LoadedAgent) -> str:
         *own,
     ]
     return json.dumps(parts, sort_keys=True)
-
-
-def _metadata(loaded: LoadedAgent) -> dict[str, Any]:
-    return read_manifest(loaded.checkpoint)["metadata"]

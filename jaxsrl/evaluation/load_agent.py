@@ -59,6 +59,7 @@ class LoadedAgent:
         extra: `LearnerState.extra` of the agent.
         env_kwargs: arguments of the environments that replace those of training.
         acts_for_teams: whether the agent needs the rows of all agents of an environment, also to act for some of them.
+        metadata: description of the agent and the experiment.
     """
 
     agent: AnyAgent = dataclasses.field(repr=False)
@@ -72,6 +73,7 @@ class LoadedAgent:
     extra: Any = dataclasses.field(default=(), repr=False)
     env_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     acts_for_teams: bool = True
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any], repr=False)
 
 
 def load_agent(
@@ -121,7 +123,18 @@ def load_agent(
     team = algorithm.acts_for_teams or saved_policies(saved.metadata).mapping != "{}"
     run, problems, changes = saved.run_directory, saved.problems, json.loads(env_kwargs)
     return LoadedAgent(
-        agent, params, source, saved.checkpoint, update, run, problems, report, extra, changes, acts_for_teams=team
+        agent,
+        params,
+        source,
+        saved.checkpoint,
+        update,
+        run,
+        problems,
+        report,
+        extra,
+        changes,
+        acts_for_teams=team,
+        metadata=saved.metadata,
     )
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from jaxsrl.learner.sample_preparer import SamplePreparer
 from jaxsrl.machine.devices import Device
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
-from jaxsrl.replay.client import ReplayClient, UpdateKeys
+from jaxsrl.replay.client import KeyPrograms, ReplayClient, UpdateKeys
 from jaxsrl.replay.on_device import step_keys, transform_sample
 from jaxsrl.replay.state import Buffer
 
@@ -80,7 +79,7 @@ class HostReplay:
         self._mean = jax.jit(lambda sums, steps: jax.tree.map(lambda value: value / steps, sums))
         # The host derives the keys of draws from its count: an accelerator would compute them only after all queued updates.
         self._fold_in, self._host_key = jax.jit(jax.random.fold_in), jax.device_put(run_key, host_device())
-        self._keys = jax.jit(partial(step_keys, agent))
+        self._keys = KeyPrograms(agent)
         self._num_updates: int | None = None
         self._no_sums: Metrics | None = None
         self._make_zeros: Callable[[], Metrics] | None = None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample
-from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite
+from jaxsrl.learner.finite_updates import SKIPPED, all_finite, keep_if_finite
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import LearnerStats
@@ -29,34 +29,68 @@ class OfflineReplay(HostReplay):
 
     def __init__(self, agent: ReplayAgent, mesh: HostReplayMesh, run_key: Array, experience: FixedReplayClient) -> None:
         super().__init__(agent, mesh, run_key, experience)
-        self._together = experience.num_together
-        self._learn_together = jax.jit(self._gradient_steps, donate_argnums=(0, 1))
+        self._num_joined = experience.num_joined
+        self._one_of: Sample | None = None
+        self._learn_joined = jax.jit(self._gradient_steps, donate_argnums=(0, 1))
 
     def _learn_steps(self, state: LearnerState, update: np.int32, due: int) -> tuple[LearnerState, Metrics | None]:
-        if self._together == 1:
+        if self._num_joined == 1:
             return super()._learn_steps(state, update, due)
         sums: Metrics | None = None
-        for begin in range(0, due, self._together):
+        for begin in range(0, due, self._num_joined):
             samples = self._experience.sample()
-            sums = self._zeros(state, _first_of(samples, self._together)) if sums is None else sums
-            numbers = np.arange(begin, begin + self._together, dtype=np.int32)
-            state, sums = self._learn_together(state, sums, samples, update, numbers)
+            sums = self._first_sums(state, samples) if sums is None else sums
+            numbers = np.arange(begin, begin + self._num_joined, dtype=np.int32)
+            state, sums = self._learn_joined(state, sums, samples, update, numbers)
         return state, sums
+
+    def _first_sums(self, state: LearnerState, samples: Sample) -> Metrics:
+        one: Any = self._one_of
+        if one is None:
+            one = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], self._separate(samples)))
+            self._one_of = one
+        return self._zeros(state, one)
 
     def _gradient_steps(
         self, state: LearnerState, sums: Metrics, samples: Sample, update: Array, numbers: Array
     ) -> tuple[LearnerState, Metrics]:
+        inputs = self._separate(samples), numbers
+
         def step(state: LearnerState, inputs: tuple[Sample, Array]) -> tuple[LearnerState, Metrics]:
             sample, number = inputs
             learned, metrics, _ = self._update(state, sample, update, number)
             return learned, metrics
 
-        learned, metrics = jax.lax.scan(step, state, (_apart(samples, self._together), numbers))
-        # Checked once: a step that is not finite undoes all of the call.
-        totals: Metrics = jax.tree.map(lambda values: jnp.sum(values, axis=0), metrics)
-        learned, totals = keep_if_finite(state, learned, totals)
-        totals[SKIPPED] *= len(numbers)
-        return learned, jax.tree.map(jnp.add, sums, totals)
+        def guarded_step(state: LearnerState, inputs: tuple[Sample, Array]) -> tuple[LearnerState, Metrics]:
+            return keep_if_finite(state, *step(state, inputs))
+
+        # A check of every step costs an accelerator as much as the step: they are repeated one by one if any was not finite.
+        learned, metrics = jax.lax.scan(step, state, inputs)
+        losses = {name: values for name, values in metrics.items() if name.startswith("loss")}
+        learned, metrics = jax.lax.cond(
+            all_finite((learned.params, learned.opt_state, learned.extra, losses)),
+            lambda: (learned, metrics | {SKIPPED: jnp.zeros(len(numbers), jnp.float32)}),
+            lambda: jax.lax.scan(guarded_step, state, inputs),
+        )
+        return learned, jax.tree.map(lambda total, values: total + jnp.sum(values, axis=0), sums, metrics)
+
+    def _separate(self, samples: Sample) -> Sample:
+        """Returns joined samples, [T, K * N, ...], with their number first: [K, T, N, ...]."""
+        count = self._num_joined
+
+        def steps(leaf: Any) -> Array:
+            return jnp.moveaxis(leaf.reshape(leaf.shape[0], count, leaf.shape[1] // count, *leaf.shape[2:]), 1, 0)
+
+        def rows(leaf: Any) -> Array:
+            return jnp.reshape(leaf, (count, leaf.shape[0] // count, *leaf.shape[1:]))
+
+        trajectory = samples.trajectory
+        separate = jax.tree.map(steps, dataclasses.replace(trajectory, agent_state=()))
+        return Sample(
+            dataclasses.replace(separate, agent_state=jax.tree.map(rows, trajectory.agent_state)),
+            rows(samples.probability),
+            jnp.broadcast_to(samples.num_windows, (count,)),
+        )
 
 
 class OfflineLearner:
@@ -98,26 +132,3 @@ class OfflineLearner:
         """Replaces what was learned by that of an older state, and continues from it."""
         self.state = self._replay.mesh.place_state(replace_learned(self.state, learned))
         self.too_many_nonfinite = False
-
-
-def _first_of(samples: Sample, count: int) -> Sample:
-    """Returns the shapes of one of `count` joined samples."""
-    return jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], _apart(samples, count)))
-
-
-def _apart(samples: Sample, count: int) -> Sample:
-    """Returns joined samples, [T, K * N, ...], with their number first: [K, T, N, ...]."""
-
-    def steps(leaf: Any) -> Array:
-        return jnp.moveaxis(leaf.reshape(leaf.shape[0], count, -1, *leaf.shape[2:]), 1, 0)
-
-    def rows(leaf: Any) -> Array:
-        return jnp.reshape(leaf, (count, -1, *leaf.shape[1:]))
-
-    trajectory = samples.trajectory
-    apart = jax.tree.map(steps, dataclasses.replace(trajectory, agent_state=()))
-    return Sample(
-        dataclasses.replace(apart, agent_state=jax.tree.map(rows, trajectory.agent_state)),
-        rows(samples.probability),
-        jnp.broadcast_to(samples.num_windows, (count,)),
-    )

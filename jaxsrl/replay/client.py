@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from agents.api import Array, Replay, Sample, Trajectory
+from agents.api import Array, Replay, ReplayAgent, Sample, Trajectory
 from jaxsrl.replay.device.sampler import init_selection
 from jaxsrl.replay.device.storage import init_storage
 from jaxsrl.replay.host.buffer import HostBuffer
-from jaxsrl.replay.on_device import StepKeys
+from jaxsrl.replay.on_device import StepKeys, step_keys
 from jaxsrl.replay.prefetch import PrefetchingSampler
 from jaxsrl.replay.priority_delay import init_pending
 from jaxsrl.replay.schedule import init_pace_state, make_pace
@@ -20,37 +20,51 @@ from jaxsrl.replay.sizes import make_sizes
 from jaxsrl.replay.state import Buffer
 
 
+class KeyPrograms:
+    """Compiled programs that derive the keys of an agent's gradient steps.
+
+    Args:
+        agent: agent to train.
+
+    Attributes:
+        split: maps (key of the update, number) to the keys of one gradient step.
+        split_draws: maps (key of the update, numbers [n]) to the keys of their draws, [n, W] uint32.
+    """
+
+    def __init__(self, agent: ReplayAgent) -> None:
+        def split_draws(key: Array, numbers: Array) -> Array:
+            # A loop: `vmap` changes the numbers of some generators.
+            return jax.lax.map(lambda number: step_keys(agent, key, number).draw, numbers)
+
+        self.split: Callable[[Array, Any], StepKeys] = jax.jit(partial(step_keys, agent))
+        self.split_draws: Callable[[Array, Any], Array] = jax.jit(split_draws)
+
+
 class UpdateKeys:
     """Keys of the gradient steps of one update, derived on demand. Each is for one use. Thread-safety: one thread.
 
     Args:
-        split: `on_device.step_keys` of the agent.
+        programs: of the agent.
         key: key of the update, consumed.
     """
 
-    def __init__(self, split: Callable[[Array, Any], StepKeys], key: Array) -> None:
-        self._split, self._key = split, key
+    def __init__(self, programs: KeyPrograms, key: Array) -> None:
+        self._programs, self._key = programs, key
         self._made: list[StepKeys] = []
 
     def data(self) -> np.ndarray:
         """Returns the update's key as uint32, from which another process derives the same keys."""
         return np.asarray(jax.random.key_data(self._key))
 
-    def draws(self, count: int) -> np.ndarray:
+    def make_draw_keys(self, count: int) -> np.ndarray:
         """Returns the keys of the draws of the first `count` gradient steps, [count, W] uint32, from one compiled call."""
-        return np.asarray(_draw_keys(self._split, self._key, np.arange(count, dtype=np.int32)))
+        return np.asarray(self._programs.split_draws(self._key, np.arange(count, dtype=np.int32)))
 
     def __getitem__(self, number: int) -> StepKeys:
         """Returns the keys of gradient step `number`, from 0."""
         while len(self._made) <= number:
-            self._made.append(self._split(self._key, np.int32(len(self._made))))
+            self._made.append(self._programs.split(self._key, np.int32(len(self._made))))
         return self._made[number]
-
-
-@partial(jax.jit, static_argnums=0)
-def _draw_keys(split: Callable[[Array, Any], StepKeys], key: Array, numbers: np.ndarray) -> Array:
-    # A loop: `vmap` changes the numbers of some generators.
-    return jax.lax.map(lambda number: split(key, number).draw, numbers)
 
 
 class ReplayClient(Protocol):

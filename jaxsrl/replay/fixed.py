@@ -13,17 +13,18 @@ from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.replay.prefetch import PrefetchingSampler
 from jaxsrl.replay.state import Buffer
 
-_MOST_JOINED = 50
+_MOST_JOINED, _LEAST_CALLS = 50, 4
 _MOST_BYTES = 64 * 2**20
 
 OTHER_STREAM = np.uint32(0xDA7A5E7)
 """Changes the last word of a draw's key."""
 
 
-def num_joined(num_samples: int, replay: Replay, shapes: Trajectory) -> int:
+def choose_num_joined(num_samples: int, replay: Replay, shapes: Trajectory) -> int:
     """Returns how many samples a client should join for one compiled call, whose start costs the host as much as many steps.
 
-    The number divides that of an update: every call runs the same program, and a resumed run the same calls.
+    The number divides that of an update, so that every call runs the same program. An update has at least 4 calls where it can:
+    the thread gathers for the next one while the device computes.
 
     Args:
         num_samples: of an update.
@@ -32,8 +33,9 @@ def num_joined(num_samples: int, replay: Replay, shapes: Trajectory) -> int:
     """
     steps, rows = shapes.reward.shape
     step_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) / (steps * rows)
-    sample_bytes = step_bytes * (replay.sequence_length + 1) * replay.config.batch_size * replay.agents_per_window
-    most = max(1, min(_MOST_JOINED, int(_MOST_BYTES / sample_bytes)))
+    frames = replay.sequence_length + shapes.is_first.shape[0] - steps
+    sample_bytes = step_bytes * frames * replay.config.batch_size * replay.agents_per_window
+    most = max(1, min(_MOST_JOINED, num_samples // _LEAST_CALLS, int(_MOST_BYTES / sample_bytes)))
     return max(size for size in range(1, most + 1) if num_samples % size == 0)
 
 
@@ -46,13 +48,13 @@ class FixedReplayClient:
         steps: arrays of these shapes, which may be memory maps; they are not copied.
         num_samples: samples of an update.
         timeout_seconds: see `PrefetchingSampler`.
-        num_together: K, samples that `sample` returns joined; `num_samples` is a multiple of it.
+        num_joined: K, samples that `sample` returns joined; `num_samples` is a multiple of it.
 
     Attributes:
         num_steps: number of steps of all rows.
         num_stale: 0.
         batch_size: N, windows of a sample.
-        num_together: K.
+        num_joined: K.
 
     Raises:
         UserError: the sizes are invalid, or no window fits.
@@ -65,16 +67,16 @@ class FixedReplayClient:
         steps: Trajectory,
         num_samples: int,
         timeout_seconds: float = 600.0,
-        num_together: int = 1,
+        num_joined: int = 1,
     ) -> None:
-        buffer = HostBuffer(replay, shapes, steps, num_together)
+        buffer = HostBuffer(replay, shapes, steps, num_joined)
         if buffer.num_windows < 1:
             raise UserError(
                 f"the dataset has no window of {replay.sequence_length} steps from {replay.window_start} start: record more"
             )
         self.num_steps, self.num_stale = buffer.num_steps, 0
         self.batch_size = buffer.sizes.batch_size
-        self._num_samples, self.num_together = num_samples, num_together
+        self._num_samples, self.num_joined = num_samples, num_joined
         self._sampler = PrefetchingSampler(buffer, timeout_seconds)
 
     def insert(self, batch: Trajectory | None, keys: UpdateKeys) -> int:
@@ -84,13 +86,13 @@ class FixedReplayClient:
 
     def request(self, keys: UpdateKeys, count: int) -> None:
         """Requests the first `count` samples of an update."""
-        if self.num_together == 1:  # The number may differ from update to update.
+        if self.num_joined == 1:  # The number may differ from update to update.
             words = np.stack([np.asarray(keys[number].draw) for number in range(count)])
         else:
-            words = keys.draws(count)
+            words = keys.make_draw_keys(count)
         # Experience of the run may be drawn with the same keys.
         words = np.concatenate([words[:, :-1], words[:, -1:] ^ OTHER_STREAM], axis=1)
-        self._sampler.request(list(words.reshape(-1, self.num_together, words.shape[1])))  # pyright: ignore[reportArgumentType]
+        self._sampler.request(list(words.reshape(-1, self.num_joined, words.shape[1])))  # pyright: ignore[reportArgumentType]
 
     def sample(self) -> Sample:
         """Returns the next K samples as one of K * N windows."""
@@ -105,7 +107,7 @@ class FixedReplayClient:
 
     def totals(self) -> dict[str, float]:
         """Returns the number of samples, and the seconds spent in draws and gathers."""
-        samples = float(self._sampler.num_samples * self.num_together)
+        samples = float(self._sampler.num_samples * self.num_joined)
         return {"dataset/busy_seconds": self._sampler.busy_seconds, "dataset/samples": samples}
 
     def waited_seconds(self) -> float:

@@ -18,7 +18,7 @@ from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.hindsight import episode_values, with_last_step
 from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.plan import Plan
-from jaxsrl.replay.fixed import FixedReplayClient, num_joined
+from jaxsrl.replay.fixed import FixedReplayClient, choose_num_joined
 
 
 def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
@@ -134,7 +134,7 @@ def make_fixed_client(
         agent: for single frames.
         spec: of the run's environments.
         timeout_seconds: of waits for a sample.
-        joins: whether the client joins samples, as many as `fixed.num_joined` returns.
+        joins: whether the client joins samples, as many as `fixed.choose_num_joined` returns.
 
     Raises:
         UserError: the dataset has no window for this agent.
@@ -153,8 +153,8 @@ def make_fixed_client(
     # Views of whole files; a file has a few steps more than can be used.
     arrays: Trajectory = jax.tree.map(lambda leaf, shape: np.asarray(leaf)[: shape.shape[0]], recorded, shapes)
     num_samples = config.gradient_steps_per_update
-    together = num_joined(num_samples, replay, shapes) if joins else 1
-    return FixedReplayClient(replay, shapes, arrays, num_samples, timeout_seconds, together)
+    joined = choose_num_joined(num_samples, replay, shapes) if joins else 1
+    return FixedReplayClient(replay, shapes, arrays, num_samples, timeout_seconds, joined)
 
 
 def own_replay(replay: Replay, config: DatasetConfig) -> Replay:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxsrl.cli.main
+import jaxsrl.evaluation.load_agent
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
@@ -226,6 +227,25 @@ def test_one_damaged_checkpoint_is_one_line_and_status_1(capsys, run):
     assert printed.startswith(f"error: damaged checkpoint {run / 'checkpoints' / '20'}: ")
     assert "sha256 differs" in printed
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--all"]])
+def test_checkpoints_may_be_removed_while_they_are_evaluated(capsys, run, monkeypatch, flags):
+    load = jaxsrl.evaluation.load_agent.load_agent
+
+    def load_and_remove(path, **settings):
+        loaded = load(path, **settings)
+        for step in (7, 20):
+            shutil.rmtree(run / "checkpoints" / str(step), ignore_errors=True)
+        return loaded
+
+    monkeypatch.setattr(jaxsrl.evaluation.load_agent, "load_agent", load_and_remove)
+    result, warnings = evaluated(capsys, run, *flags)
+    if flags:
+        assert [each["update"] for each in result["checkpoints"]] == [3]
+        assert warnings.count("was removed before it was read") == 2
+    else:
+        assert (result["update"], warnings) == (20, "")
 
 
 def test_evaluate_rejects_run_without_valid_checkpoint(capsys, run):

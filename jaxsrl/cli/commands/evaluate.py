@@ -68,7 +68,7 @@ class Evaluate:
         self._validate()
         if self.all:
             return self._run_all()
-        from jaxsrl.checkpoints.manifest import CorruptCheckpointError, read_manifest
+        from jaxsrl.checkpoints.manifest import CorruptCheckpointError
         from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import counted_agents, load_agent
@@ -86,7 +86,7 @@ class Evaluate:
         if self.opponent:
             return self._run_games(loaded)
         record = None if self.video is None else self._recorder(loaded, self.video)
-        agents = counted_agents(read_manifest(loaded.checkpoint)["metadata"])
+        agents = counted_agents(loaded.metadata)
         source = in_workers(loaded.source, self.processes)
         report = evaluate(loaded.agent, loaded.params, source, **self._settings()).of_agents(agents)
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}

@@ -6,7 +6,6 @@ Calls say which slots or priorities they are about, and answers which sample: so
 
 import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -19,8 +18,7 @@ from jaxsrl.cluster.protocol.setup import load_setup
 from jaxsrl.cluster.replay.setup import PART_BYTES, ReplaySetup, SampleBlocks
 from jaxsrl.learner.host_replay import trajectory_on_host
 from jaxsrl.machine.process_usage import usage_totals
-from jaxsrl.replay.client import LocalReplayClient, UpdateKeys
-from jaxsrl.replay.on_device import step_keys
+from jaxsrl.replay.client import KeyPrograms, LocalReplayClient, UpdateKeys
 
 _IDLE_SECONDS = 1e6  # the learner's process has the deadlines, and ends this one
 _CLOSED = "replay was closed"
@@ -55,7 +53,7 @@ class ReplayHost:
         made: ReplaySetup = load_setup(setup)
         self._summaries, self._edges = SlotSummaries(made.layout), SlotSummaries(made.layout, edges=True)
         self._blocks = SampleBlocks(made)
-        self._split = jax.jit(partial(step_keys, made.agent))
+        self._keys = KeyPrograms(made.agent)
         rows = made.layout.shape.num_rows
         opened = (open_learner_journal(made.journal, made.layout.shape, host * rows) for host in range(made.num_hosts))
         self._journals = [journal for journal in opened if journal is not None]
@@ -105,7 +103,7 @@ class ReplayHost:
             self._staged = {key: memory for key, memory in self._staged.items() if key[2] > sequence}
         slots: list[SlotViews] = [view_slot(setup.layout, memory.data) for memory in memories]
         key = jax.random.wrap_key_data(jax.numpy.asarray(key_data), impl=setup.key_impl)
-        due = replay.insert(trajectory_on_host(slots), UpdateKeys(self._split, key))
+        due = replay.insert(trajectory_on_host(slots), UpdateKeys(self._keys, key))
         for journal, slot in zip(self._journals, slots, strict=False):
             journal.note(sequence, slot)
         return {"due": float(due), **self.stats()}

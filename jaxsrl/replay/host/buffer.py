@@ -32,7 +32,7 @@ class HostBuffer:
         replay: replay part of the agent.
         shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
         steps: trajectory of these shapes that fills the buffer for good, and is not copied; None for an empty buffer.
-        num_draws: K, draws that `sample` gathers together; above 1 only without priorities.
+        num_joined: K, draws that `sample` joins; 1 with priorities.
 
     Attributes:
         sizes: of the ring and of the windows.
@@ -41,13 +41,15 @@ class HostBuffer:
         UserError: the sizes are invalid, or memory is insufficient.
     """
 
-    def __init__(self, replay: Replay, shapes: Trajectory, steps: Trajectory | None = None, num_draws: int = 1) -> None:
+    def __init__(
+        self, replay: Replay, shapes: Trajectory, steps: Trajectory | None = None, num_joined: int = 1
+    ) -> None:
         self._replay = replay
         self.sizes = sizes = make_sizes(replay, shapes) if steps is None else make_fixed_sizes(replay, shapes)
         pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
-        gathered = dataclasses.replace(sizes, batch_size=num_draws * sizes.batch_size)
+        gathered = dataclasses.replace(sizes, batch_size=num_joined * sizes.batch_size)
         self._storage = HostStorage(gathered, shapes, _as_ring(steps))
-        self._num_draws = num_draws
+        self._num_joined = num_joined
         self._sampler = HostSampler(sizes)
         if steps is not None:
             length = sizes.rollout_length
@@ -126,7 +128,7 @@ class HostBuffer:
         return self._sampler.make_windows(*self._sampler.draw(np.asarray(words)))
 
     def _draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if self._num_draws == 1:
+        if self._num_joined == 1:
             return self._sampler.draw(words.reshape(-1))
         draws = [self._sampler.draw(each) for each in words]
         since, probability = (np.concatenate(each) for each in zip(*draws, strict=True))

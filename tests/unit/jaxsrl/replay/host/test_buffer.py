@@ -221,7 +221,7 @@ def test_initial_priorities_are_found_where_jax_has_no_cpu(monkeypatch):
 def test_draws_together_are_those_of_one_key_each(case):
     template, _, _, replay = CASES[case]
     steps = jax.device_get(dataclasses.replace(template, steps=80, frames=1).slot())
-    one, three = (HostBuffer(replay_of(60, **replay), steps, steps, num_draws=count) for count in (1, 3))
+    one, three = (HostBuffer(replay_of(60, **replay), steps, steps, num_joined=count) for count in (1, 3))
     keys = [words_of(number) for number in (5, 6, 7)]
     samples = [one.sample(key.copy())[0] for key in keys]
     together, drawn = three.sample(np.stack(keys))
