@@ -153,7 +153,7 @@ class GymnasiumRows:
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, row) for row in row_ids]
         self.read_stage: Callable[[int], int | None] = lambda row: initial_stage(spec)
         self.first_limits: list[int] = []
-        self.num_episodes: list[int] = []
+        self.num_episodes: Sequence[int] = ()
         inner, steps, core = self._limits.inner, self._limits.step_functions, row_ids[0] // len(envs)
         self._concurrent = make_concurrent_step(inner, steps, overlap_rows, core)
         self._call_all: Callable[..., Iterable[Any]] = self._concurrent or partial(map, _call)

@@ -7,7 +7,7 @@ ignores its action, resets the environment and writes `valid=False`, reward 0 an
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -214,6 +214,14 @@ class EnvRows(Protocol):
     def close(self) -> None:
         """Closes the environments; idempotent."""
         ...
+
+
+@runtime_checkable
+class RestingRows(Protocol):
+    """Rows that can rest after some episodes: what they write afterwards costs nothing and has no meaning."""
+
+    num_episodes: Sequence[int]
+    """Episodes after which each row rests, set before the reset; empty if none does."""
 
 
 class EnvSource(Protocol):

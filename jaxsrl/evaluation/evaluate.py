@@ -10,7 +10,7 @@ import numpy as np
 from agents.api import AnyAgent, Mode, Params
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.function_source import AnyEnv, as_source
-from envpool_bridge.envs.protocol import EnvRows, EnvSource
+from envpool_bridge.envs.protocol import EnvRows, EnvSource, RestingRows
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tasks import assign_tasks
@@ -134,8 +134,8 @@ def evaluate(
     num_rows = num_envs * spec.rows_per_env
     wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
     rows = source.make_rows(range(num_rows), evaluation_seed(seed), False)
-    if hasattr(rows, "num_episodes"):  # an attribute of rows that can rest
-        rows.num_episodes = wanted  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(rows, RestingRows):
+        rows.num_episodes = wanted
     try:
         stacked = with_stacked_frames(agent, spec)
         player = RowsPlayer(stacked, act or make_act(stacked, mode), params, spec, seed, num_rows)

@@ -13,6 +13,7 @@ from envpool_bridge.envs.protocol import (
     EpisodeReset,
     FirstRows,
     ResetRequest,
+    RestingRows,
     StepRows,
     first_rows,
     step_rows,
@@ -102,8 +103,8 @@ class _RestingSource:
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
         rows = self.source.make_rows(row_ids, run_seed, keep_infos)
-        if self.num_episodes and hasattr(rows, "num_episodes"):
-            rows.num_episodes = [self.num_episodes[row] for row in row_ids]  # pyright: ignore[reportAttributeAccessIssue]
+        if self.num_episodes and isinstance(rows, RestingRows):
+            rows.num_episodes = [self.num_episodes[row] for row in row_ids]
         return rows
 
 
@@ -121,7 +122,7 @@ class WorkerRows:
 
     def __init__(self, source: WorkerSource, row_ids: Sequence[int], run_seed: int | None) -> None:
         self.num_rows = len(row_ids)
-        self.num_episodes: list[int] = []
+        self.num_episodes: Sequence[int] = ()
         self.infos: list[dict[str, Any]] = []
         self._source, self._run_seed = source, run_seed
         self._pool: EnvPool | None = None

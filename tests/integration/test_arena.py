@@ -134,7 +134,7 @@ def test_absent_agents_do_not_count(monkeypatch):
 
 
 @pytest.mark.parametrize("acts_for_teams", [False, True])
-def test_policies_with_a_memory_play_in_uneven_teams(monkeypatch, acts_for_teams):
+def test_policies_with_a_memory_play_in_uneven_teams(acts_for_teams):
     source, lengths = ParallelSource(Alike), []
 
     def act(params, observation, agent_state, is_first, keys, mode):
@@ -143,7 +143,6 @@ def test_policies_with_a_memory_play_in_uneven_teams(monkeypatch, acts_for_teams
 
     agent = Agent("counts", None, lambda num_rows: jnp.zeros(num_rows, jnp.int32), act, None, {}, OnPolicy())
     loaded = LoadedAgent(agent, {}, source, Path(), 1, None, acts_for_teams=acts_for_teams)
-    monkeypatch.setattr(arena, "_metadata", lambda loaded: {})
     contestants = [Contestant(name, loaded) for name in ("one", "other")]
     payoffs = play_arena(contestants, ArenaConfig(games=2, first_side="[ab]"), lambda line: None)
     assert payoffs.wins[0, 1] == payoffs.wins[1, 0] == 1  # "c" is paid more
@@ -151,10 +150,12 @@ def test_policies_with_a_memory_play_in_uneven_teams(monkeypatch, acts_for_teams
     assert {number for state in lengths for number in state} == set(range(5))  # steps before each of the five
 
 
-def test_only_agents_with_the_same_functions_are_shared(monkeypatch):
+def test_only_agents_with_the_same_functions_are_shared():
     experiments = [{"imitation": {"expert": expert}} for expert in ("", "", "runs/expert")]
-    monkeypatch.setattr(arena, "_metadata", lambda loaded: {"experiment": experiments[loaded.update]})
-    loaded = [SimpleNamespace(agent=f"agent {number}", update=number) for number in range(3)]
+    loaded = [
+        SimpleNamespace(agent=f"agent {number}", metadata={"experiment": experiment})
+        for number, experiment in enumerate(experiments)
+    ]
     assert arena._shared_agents(loaded) == ["agent 0", "agent 0", "agent 2"]
 
 
