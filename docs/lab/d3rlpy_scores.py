@@ -1,4 +1,6 @@
-"""Greedy returns of d3rlpy's IQL and TD3+BC, trained on a Minari dataset with the settings of `jaxsrl train iql` and `td3_bc`.
+"""Greedy returns of d3rlpy's IQL and TD3+BC on a Minari dataset.
+
+Networks, rates and batches are those of `jaxsrl train iql` and `td3_bc`. The actor's rate decays to 0 at the last gradient step.
 
 PYTHON docs/lab/d3rlpy_scores.py DIRECTORY ALGORITHM SEED [GRADIENT_STEPS]
 

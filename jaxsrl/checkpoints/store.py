@@ -52,7 +52,7 @@ Restored = tuple[int, Arrays, dict[str, Any], list[str]]
 """Step, arrays, metadata and problems of newer checkpoints."""
 
 
-class _RemovedError(Exception):
+class RemovedCheckpointError(UserError):
     """Checkpoint that another process removed or replaced while it was read."""
 
 
@@ -190,6 +190,8 @@ class CheckpointStore:
     def read_newest(self) -> Restored | None:
         """Returns what `restore_newest` restores, and changes nothing; another process may save and remove meanwhile.
 
+        A checkpoint whose replacement a crash has interrupted is not read.
+
         Raises:
             UserError: as `restore_newest`; or checkpoints were removed before they were read, for 30 s.
         """
@@ -197,7 +199,7 @@ class CheckpointStore:
         while True:
             try:
                 return self._find_whole(None, None)
-            except _RemovedError as removed:
+            except RemovedCheckpointError as removed:
                 if time.monotonic() > end:
                     raise UserError(
                         f"the run removes its checkpoints in {self.directory} faster than they can be read: save less often "
@@ -209,16 +211,9 @@ class CheckpointStore:
         problems: list[str] = []
         for step in reversed(self.steps()):
             path = self.directory / str(step)
-            inode = _inode(path)
             try:
-                if not (path / MANIFEST).is_file():
-                    raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
-                arrays, metadata = load_checkpoint(path, validate)
-            except (CorruptCheckpointError, UserError, OSError) as error:
-                if quarantine is None and (inode is None or _inode(path) != inode):
-                    raise _RemovedError(path) from error
-                if not isinstance(error, CorruptCheckpointError):
-                    raise
+                arrays, metadata = load_in_use(path) if quarantine is None else _load_of_store(path, validate)
+            except CorruptCheckpointError as error:
                 problems.append(str(error) if quarantine is None else f"{error}; moved to {quarantine(path)}")
                 continue
             return step, arrays, metadata, problems
@@ -232,6 +227,29 @@ class CheckpointStore:
         used = {entry.name for entry in quarantine.iterdir()}
         path.rename(quarantine / next(name for n in itertools.count() if (name := f"{path.name}-{n}") not in used))
         return quarantine
+
+
+def load_in_use(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Returns what `load_checkpoint` returns, of a checkpoint of a run that may train.
+
+    Raises:
+        RemovedCheckpointError: the run removed or replaced it meanwhile.
+        CorruptCheckpointError: it is damaged.
+        UserError: it has another format.
+    """
+    inode = _inode(path)
+    try:
+        return _load_of_store(path)
+    except (CorruptCheckpointError, UserError, OSError) as error:
+        if inode is None or _inode(path) != inode:
+            raise RemovedCheckpointError(f"{path} was removed or replaced while it was read") from error
+        raise
+
+
+def _load_of_store(path: Path, validate: ValidateFn | None = None) -> tuple[Arrays, dict[str, Any]]:
+    if not (path / MANIFEST).is_file():
+        raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
+    return load_checkpoint(path, validate)
 
 
 def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arrays, dict[str, Any]]:
@@ -274,10 +292,10 @@ def _make_checkpointer() -> ocp.Checkpointer:
 
 
 def _inode(path: Path) -> int | None:
-    """Returns a number that a checkpoint of the same name does not share, None if there is none."""
+    """Returns a number that no other checkpoint of this name has; None without a checkpoint."""
     try:
-        return path.stat().st_ino
-    except OSError:
+        return path.lstat().st_ino
+    except FileNotFoundError:
         return None
 
 

@@ -62,6 +62,12 @@ class SimpleSpread:
     global_state: bool = False
 
     def __post_init__(self) -> None:
+        whole = type(self.num_agents) is int and type(self.max_cycles) is int
+        if not whole or not isinstance(self.global_state, bool):
+            raise UserError(
+                f"{_ID}: num_agents and max_cycles must be integers, and global_state true or false: got {self.num_agents!r}, "
+                f"{self.max_cycles!r} and {self.global_state!r}"
+            )
         if self.num_agents < 1 or self.max_cycles < 1 or not 0.0 <= self.local_ratio <= 1.0:
             raise UserError(
                 f"{_ID}: num_agents and max_cycles must be at least 1, and local_ratio within [0, 1]: got {self.num_agents}, "
@@ -132,10 +138,10 @@ class SimpleSpread:
 
 
 def _distances(position: Array) -> Array:
-    """Returns the distances between agents, [A, A]; 1 from an agent to itself, so that divisions by them are defined."""
+    """Returns the distances between agents, [A, A], at least 1e-6 so that one may divide by them; 1 from an agent to itself."""
     apart = position[:, None] - position
     squared = jnp.sum(jnp.square(apart), axis=-1)
-    return jnp.sqrt(jnp.where(jnp.eye(len(position), dtype=bool), 1.0, squared))
+    return jnp.sqrt(jnp.where(jnp.eye(len(position), dtype=bool), 1.0, jnp.maximum(squared, 1e-12)))
 
 
 def _contact_forces(position: Array) -> Array:

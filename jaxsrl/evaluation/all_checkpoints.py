@@ -10,6 +10,7 @@ import numpy as np
 from agents.api import Mode
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError
+from jaxsrl.checkpoints.store import RemovedCheckpointError
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.load_agent import LoadedAgent, counted_agents
 from jaxsrl.evaluation.worker_rows import in_workers
@@ -87,16 +88,14 @@ def evaluate_checkpoints(
     for step in steps:
         path = run / "checkpoints" / str(step)
         try:
+            if not path.is_dir():
+                raise RemovedCheckpointError(f"{path} was removed before it was read")
             if not (path / MANIFEST).is_file():
                 raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
             loaded = load(path)
-        except (CorruptCheckpointError, UserError, OSError) as error:
-            if not path.exists():
-                yield f"{path} was removed before it was read: the run keeps fewer checkpoints"
-                continue
-            if not isinstance(error, CorruptCheckpointError):
-                raise
-            yield f"damaged checkpoint skipped: {error}"
+        except (RemovedCheckpointError, CorruptCheckpointError) as error:
+            problem = "damaged checkpoint skipped: " if isinstance(error, CorruptCheckpointError) else ""
+            yield f"{problem}{error}"
             continue
         if loaded.mismatches:
             yield f"{path}: {loaded.mismatches}"

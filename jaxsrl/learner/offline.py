@@ -20,6 +20,8 @@ from jaxsrl.replay.state import replace_learned
 class OfflineReplay(HostReplay):
     """Gradient steps on a dataset, in compiled calls of as many as the samples that its client joins.
 
+    A call holds the state before and after it, and one gradient step's changes: up to three states.
+
     Args:
         agent: agent to train, for single frames.
         mesh: learning devices; one, if samples are joined.
@@ -64,7 +66,8 @@ class OfflineReplay(HostReplay):
         def guarded_step(state: LearnerState, inputs: tuple[Sample, Array]) -> tuple[LearnerState, Metrics]:
             return keep_if_finite(state, *step(state, inputs))
 
-        # A check of every step costs an accelerator as much as the step: they are repeated one by one if any was not finite.
+        # A check of every step costs an accelerator as much as the step. Losses show every step, and NaN stays in what has learned it.
+        # If something was not finite, the steps are repeated one by one.
         learned, metrics = jax.lax.scan(step, state, inputs)
         losses = {name: values for name, values in metrics.items() if name.startswith("loss")}
         learned, metrics = jax.lax.cond(

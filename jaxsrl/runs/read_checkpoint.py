@@ -6,7 +6,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import CONFIG
-from jaxsrl.checkpoints.store import MANIFEST, Arrays, CheckpointStore, load_checkpoint
+from jaxsrl.checkpoints.store import MANIFEST, Arrays, CheckpointStore, load_in_use
 from jaxsrl.models.store import MODELS, ModelStore
 
 
@@ -53,11 +53,12 @@ def read_saved_run(path: Path) -> SavedRun:
 
     Raises:
         UserError: the path is none of them.
+        RemovedCheckpointError: the run removed the given checkpoint meanwhile.
         CorruptCheckpointError: the given checkpoint is damaged.
     """
     path = resolve_model(path)
     if (path / MANIFEST).is_file():
-        arrays, metadata = load_checkpoint(path)
+        arrays, metadata = load_in_use(path)
         above = path.resolve().parent.parent
         return SavedRun(arrays, metadata, path, above if (above / "config.json").is_file() else None)
     # The run may be training: only its own process may move damaged checkpoints.

@@ -198,7 +198,7 @@ class Evaluate:
             else:
                 reports.append(report)
         if not reports:
-            raise UserError(f"no checkpoint of {self.path} is whole")
+            raise UserError(f"no checkpoint of {self.path} could be evaluated: see the warnings")
         if self.out is not None:
             draw_evaluations(reports, self.out)
         columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")

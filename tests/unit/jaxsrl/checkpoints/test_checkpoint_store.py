@@ -20,8 +20,10 @@ from jaxsrl.checkpoints.store import (
     CheckpointSaveError,
     CheckpointStore,
     CorruptCheckpointError,
+    RemovedCheckpointError,
     flatten,
     load_checkpoint,
+    load_in_use,
     unflatten,
 )
 
@@ -176,6 +178,28 @@ def test_a_checkpoint_removed_while_it_is_read_is_not_missed(tmp_path, monkeypat
     step, arrays, _, problems = store.read_newest()
     assert (step, problems, reads) == (3, [], ["1", "2", "3"])
     np.testing.assert_array_equal(arrays["w"], small(3)["w"])
+
+
+def test_a_checkpoint_replaced_while_read_is_not_called_damaged(tmp_path, monkeypatch):
+    store = CheckpointStore(tmp_path, keep=1)
+    path, original = store.save(1, small(1), {}), jaxsrl.checkpoints.store.verify_files
+    monkeypatch.setattr(
+        jaxsrl.checkpoints.store,
+        "verify_files",
+        lambda path, manifest: (store.save(1, small(2), {}), original(path, manifest)),
+    )
+    with pytest.raises(RemovedCheckpointError, match="removed or replaced while it was read"):
+        load_in_use(path)
+    monkeypatch.setattr(jaxsrl.checkpoints.store, "verify_files", original)
+    np.testing.assert_array_equal(load_in_use(path)[0]["w"], small(2)["w"])
+
+
+def test_a_link_to_nothing_does_not_hide_older_checkpoints(tmp_path):
+    store = CheckpointStore(tmp_path)
+    store.save(1, small(1), {})
+    (tmp_path / "2").symlink_to(tmp_path / "nowhere")
+    step, _, _, problems = store.read_newest()
+    assert (step, len(problems)) == (1, 1)
 
 
 def test_a_reader_gives_up_when_checkpoints_are_removed_at_once(tmp_path, monkeypatch):

@@ -75,11 +75,23 @@ def test_resets_place_everything_within_the_arena():
     assert (np.asarray(seen)[..., :2] == 0.0).all()
 
 
+def test_agents_at_one_place_have_finite_velocities():
+    env = SimpleSpread(2)
+    state = SpreadState(jnp.zeros((2, 2)), jnp.zeros((2, 2)), jnp.ones((2, 2)), jnp.int32(0))
+    for _ in range(2):
+        result = env.step(state, jnp.zeros(2, jnp.int32), jax.random.key(0))
+        state = result.state
+        assert np.isfinite(result.observation).all()
+        assert np.isfinite(result.reward).all()
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ('{"num_agents": 0}', "num_agents and max_cycles must be at least 1"),
         ('{"team_reward": "ours"}', "team_reward must be one of own, sum, mean"),
+        ('{"num_agents": 2.0}', "num_agents and max_cycles must be integers"),
+        ('{"global_state": "no"}', "global_state true or false"),
         ('{"walls": true}', "bad kwargs"),
     ],
 )
