@@ -66,7 +66,7 @@ class OfflineReplay(HostReplay):
         def guarded_step(state: LearnerState, inputs: tuple[Sample, Array]) -> tuple[LearnerState, Metrics]:
             return keep_if_finite(state, *step(state, inputs))
 
-        # A check of every step costs an accelerator as much as the step. Losses show every step, and NaN stays in what has learned it.
+        # A check of every step costs an accelerator as much as the step. Losses show every step, and NaN stays in what learned it.
         # If something was not finite, the steps are repeated one by one.
         learned, metrics = jax.lax.scan(step, state, inputs)
         losses = {name: values for name, values in metrics.items() if name.startswith("loss")}
