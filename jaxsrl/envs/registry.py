@@ -10,6 +10,7 @@ from envpool_bridge.envs.config import JAX_SUITES, EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv, as_source
 from envpool_bridge.envs.last_step import LastStep, with_last_step
 from envpool_bridge.envs.protocol import EnvSource
+from envpool_bridge.envs.suites.options import options_of
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.action_repeat import ActionRepeatJaxEnv
 from jaxsrl.envs.cartpole import CartPole
@@ -121,7 +122,4 @@ def _own(env_id: str, arguments: dict[str, Any]) -> JaxEnv:
         close = difflib.get_close_matches(env_id, list(_OWN), n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UserError(f"unknown environment {env_id!r} of suite 'jax': expected one of {', '.join(_OWN)}{hint}")
-    try:
-        return _OWN[env_id](**arguments)
-    except TypeError as error:
-        raise UserError(f"{env_id} of suite 'jax': bad kwargs {arguments}: {error}") from error
+    return options_of(_OWN[env_id], "jax", env_id, arguments)

@@ -4,12 +4,13 @@ Source: Lowe et al. 2017 (arXiv:1706.02275). The rules are those of mpe2's `simp
 """
 
 import dataclasses
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from envpool_bridge.envs.multi_agent_env import TeamReward
+from envpool_bridge.envs.suites.options import validate_at_least
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.envs.protocol import Array, JaxStep
@@ -62,21 +63,9 @@ class SimpleSpread:
     global_state: bool = False
 
     def __post_init__(self) -> None:
-        whole = type(self.num_agents) is int and type(self.max_cycles) is int
-        if not whole or not isinstance(self.global_state, bool):
-            raise UserError(
-                f"{_ID}: num_agents and max_cycles must be integers, and global_state true or false: got {self.num_agents!r}, "
-                f"{self.max_cycles!r} and {self.global_state!r}"
-            )
-        if self.num_agents < 1 or self.max_cycles < 1 or not 0.0 <= self.local_ratio <= 1.0:
-            raise UserError(
-                f"{_ID}: num_agents and max_cycles must be at least 1, and local_ratio within [0, 1]: got {self.num_agents}, "
-                f"{self.max_cycles} and {self.local_ratio}"
-            )
-        if self.team_reward not in get_args(TeamReward):
-            raise UserError(
-                f"{_ID}: team_reward must be one of {', '.join(get_args(TeamReward))}: got {self.team_reward!r}"
-            )
+        validate_at_least(1, num_agents=self.num_agents, max_cycles=self.max_cycles)
+        if not 0.0 <= self.local_ratio <= 1.0:
+            raise UserError(f"option local_ratio must be between 0 and 1, got {self.local_ratio}")
 
     def spec(self) -> EnvSpec:
         """Returns the spec of an agent."""

@@ -36,7 +36,7 @@ def test_a_jax_environment_repeats_as_a_plain_loop():
                 ends.append((count, bool(expected.truncated)))
                 break
         for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected._replace(reward=total)), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-6)
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)  # two programs round differently
         state = found.state
         if found.terminated or found.truncated:
             key = jax.random.fold_in(key, 1)

@@ -53,7 +53,7 @@ def test_steps_are_those_of_mpe2(count, ratio, team):
     assert touched or ratio == 0.0 or count == 2  # two agents always touch each other alike
 
 
-def test_the_spec_and_values_of_a_row_are_those_of_suite_mpe():
+def test_the_spec_of_a_row_is_that_of_suite_mpe():
     kwargs = '{"team_reward": "mean", "global_state": true}'
     ours = make_env(EnvConfig("simple_spread_v3", "jax", kwargs))
     theirs = make_env(EnvConfig("simple_spread_v3", "mpe", kwargs)).spec()
@@ -88,11 +88,12 @@ def test_agents_at_one_place_have_finite_velocities():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ('{"num_agents": 0}', "num_agents and max_cycles must be at least 1"),
-        ('{"team_reward": "ours"}', "team_reward must be one of own, sum, mean"),
-        ('{"num_agents": 2.0}', "num_agents and max_cycles must be integers"),
-        ('{"global_state": "no"}', "global_state true or false"),
-        ('{"walls": true}', "bad kwargs"),
+        ('{"num_agents": 0}', "num_agents must be at least 1"),
+        ('{"local_ratio": 2}', "local_ratio must be between 0 and 1"),
+        ('{"team_reward": "ours"}', "team_reward must be one of 'own', 'sum', 'mean'"),
+        ('{"num_agents": 2.0}', "num_agents must be an integer"),
+        ('{"global_state": "no"}', "global_state must be true or false"),
+        ('{"walls": true}', "unknown option 'walls'"),
     ],
 )
 def test_bad_arguments_are_rejected(kwargs, message):
