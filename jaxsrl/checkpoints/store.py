@@ -185,7 +185,8 @@ class CheckpointStore:
             UserError: all checkpoints are damaged, or one has another format; or the error of `validate`.
         """
         self._put_back_replaced()
-        return self._find_whole(self._quarantine, validate)
+        load = functools.partial(_load_of_store, validate=validate)
+        return self._find_whole(load, lambda path, error: f"{error}; moved to {self._quarantine(path)}")
 
     def read_newest(self) -> Restored | None:
         """Returns what `restore_newest` restores, and changes nothing; another process may save and remove meanwhile.
@@ -198,7 +199,7 @@ class CheckpointStore:
         end = time.monotonic() + _READ_SECONDS
         while True:
             try:
-                return self._find_whole(None, None)
+                return self._find_whole(load_in_use, lambda path, error: str(error))
             except RemovedCheckpointError as removed:
                 if time.monotonic() > end:
                     raise UserError(
@@ -207,14 +208,19 @@ class CheckpointStore:
                     ) from removed
                 time.sleep(_POLL_SECONDS)
 
-    def _find_whole(self, quarantine: Callable[[Path], Path] | None, validate: ValidateFn | None) -> Restored | None:
+    def _find_whole(
+        self,
+        load: Callable[[Path], tuple[Arrays, dict[str, Any]]],
+        on_damage: Callable[[Path, CorruptCheckpointError], str],
+    ) -> Restored | None:
+        """Returns the newest checkpoint that `load` loads, with what `on_damage` says of newer ones."""
         problems: list[str] = []
         for step in reversed(self.steps()):
             path = self.directory / str(step)
             try:
-                arrays, metadata = load_in_use(path) if quarantine is None else _load_of_store(path, validate)
+                arrays, metadata = load(path)
             except CorruptCheckpointError as error:
-                problems.append(str(error) if quarantine is None else f"{error}; moved to {quarantine(path)}")
+                problems.append(on_damage(path, error))
                 continue
             return step, arrays, metadata, problems
         if problems:

@@ -116,13 +116,10 @@ class SimpleSpread:
         uncovered = jnp.sum(jnp.min(distance, axis=1))
         touched = (_distances(state.position) < _CONTACT_DISTANCE) & ~jnp.eye(self.num_agents, dtype=bool)
         own = -self.local_ratio * jnp.sum(touched, axis=1) - (1.0 - self.local_ratio) * uncovered
-        match self.team_reward:
-            case "sum":
-                own = jnp.full_like(own, jnp.sum(own))
-            case "mean":
-                own = jnp.full_like(own, jnp.mean(own))
-            case _:
-                pass
+        if self.team_reward == "sum":
+            own = jnp.full_like(own, jnp.sum(own))
+        elif self.team_reward == "mean":
+            own = jnp.full_like(own, jnp.mean(own))
         return own.astype(jnp.float32)
 
 
