@@ -224,7 +224,7 @@ def build_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) 
             f"{network.core!r} and {network.torso!r}; set agent.model for other sizes"
         )
     sizes = config.model.sizes
-    model = make_world_model(sizes, spec, network.dtype)
+    model = make_world_model(sizes, spec, network.dtype, config.model.unroll)
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     policy = Head(_NUM_LAYERS, sizes.units, model.actions.num_parameters, _SMALL_GAIN, network.dtype)
     value = Head(_NUM_LAYERS, sizes.units, NUM_ATOMS, 0.0, network.dtype)

@@ -43,5 +43,5 @@ def imagine(
         return (after, action), (after.features, action)
 
     first = start, choose(start, action_noise[0])
-    _, (features, actions) = jax.lax.scan(step, first, (latent_noise, action_noise[1:]))
+    _, (features, actions) = jax.lax.scan(step, first, (latent_noise, action_noise[1:]), unroll=model.unroll)
     return jnp.concatenate([start.features[None], features]), jnp.concatenate([first[1][None], actions])

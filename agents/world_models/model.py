@@ -36,6 +36,7 @@ class WorldModel(NamedTuple):
         sizes: Sizes of all layers.
         actions: Actions as vectors [..., F].
         observations: Leaves of the observation.
+        unroll: Steps in each iteration of a loop over time.
         init: Returns parameters; the key is consumed.
         encode: Maps (params, observations [..., *leaf]) to tokens [..., E].
         advance: Maps (params, latent, actions [..., F]) to recurrent states [..., D].
@@ -49,6 +50,7 @@ class WorldModel(NamedTuple):
     sizes: Sizes
     actions: ActionVectors
     observations: ModelObservations
+    unroll: int
     init: Callable[[Array], Params]
     encode: Callable[[Params, Observation], Array]
     advance: Callable[[Params, Latent, Array], Array]
@@ -91,7 +93,7 @@ class Arrivals(NamedTuple):
     known: Array
 
 
-def make_world_model(sizes: Sizes, spec: EnvSpec, dtype: DTypeName) -> WorldModel:
+def make_world_model(sizes: Sizes, spec: EnvSpec, dtype: DTypeName, unroll: int = 1) -> WorldModel:
     """Returns the model; raises UserError where actions or observations do not fit."""
     actions, observations = make_action_vectors(spec), make_observations(spec)
     encoder, decoder = Encoder(observations, sizes, dtype), Decoder(observations, sizes, dtype)
@@ -120,6 +122,7 @@ def make_world_model(sizes: Sizes, spec: EnvSpec, dtype: DTypeName) -> WorldMode
         sizes,
         actions,
         observations,
+        unroll,
         init,
         encode=lambda params, observation: encoder.apply(params["encoder"], observation),  # pyright: ignore[reportArgumentType]
         advance=apply_rssm(RSSM.advance),
@@ -168,7 +171,7 @@ def observe(
         after, posterior = observe_step(model, params, before, *inputs)
         return after, (after, posterior)
 
-    _, (latents, posterior) = jax.lax.scan(step, latent, (action, is_first, tokens, noise))
+    _, (latents, posterior) = jax.lax.scan(step, latent, (action, is_first, tokens, noise), unroll=model.unroll)
     return Observed(latents, posterior, model.prior(params, latents.deter))
 
 

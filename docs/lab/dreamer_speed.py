@@ -1,6 +1,6 @@
 """Gradient steps per second of Dreamer, its parts, and those of the published code.
 
-python docs/lab/dreamer_speed.py [SIZE [K [STEPS]]]
+python docs/lab/dreamer_speed.py [SIZE [K [STEPS [UNROLL]]]]
 PYTHON docs/lab/dreamer_speed.py [SIZE [K [STEPS]]] --published DIRECTORY
 
 The second command measures a checkout of github.com/danijar/dreamerv3; PYTHON has what that code requires, without jaxsrl. Both
@@ -39,8 +39,8 @@ def rate(step: Callable[[int], Any], steps: int) -> float:
     return steps / (time.perf_counter() - start)
 
 
-def ours(size: str, num_starts: int, steps: int) -> dict[str, float]:
-    """Returns the rate of whole gradient steps, and of three parts of one."""
+def ours(size: str, num_starts: int, steps: int, unroll: int) -> dict[str, float]:
+    """Returns the rate of whole gradient steps, and of two parts of one."""
     import jax.numpy as jnp
 
     from agents import dreamer
@@ -52,7 +52,10 @@ def ours(size: str, num_starts: int, steps: int) -> dict[str, float]:
     from jaxsrl import EnvConfig
 
     config = dreamer.DreamerConfig(
-        model=WorldModelConfig(cast(Any, size)), burn_in=0, sequence_length=LENGTH, imagine_last=num_starts or None
+        model=WorldModelConfig(cast(Any, size), unroll=unroll),
+        burn_in=0,
+        sequence_length=LENGTH,
+        imagine_last=num_starts or None,
     )
     bound = dreamer.build_dreamer(config, EnvConfig("Pendulum-v1").source().spec(), NetworkConfig())
     drawn = random_steps(np.random.default_rng(0), LENGTH + 1, ROWS)
@@ -100,7 +103,7 @@ def _call(program: Callable[..., Any], params: Any, number: int) -> Any:
     return program(params, jax.random.key(number))
 
 
-def published(directory: str, size: str, num_starts: int, steps: int) -> dict[str, float]:
+def published(directory: str, size: str, num_starts: int, steps: int, _: int) -> dict[str, float]:
     """Returns the rate of the published code's `Agent.train`."""
     sys.path.insert(0, directory)
     import elements  # pyright: ignore[reportMissingImports]
@@ -139,7 +142,7 @@ if __name__ == "__main__":
     *given, last = sys.argv[1:] or [""]
     is_published = len(given) > 0 and given[-1] == "--published"
     values = given[:-1] if is_published else sys.argv[1:]
-    size, num_starts, steps = (*values, *("1m", "8", "20")[len(values) :])
+    size, num_starts, steps, unroll = (*values, *("1m", "8", "20", "1")[len(values) :])
     measure = partial(published, last) if is_published else ours
-    for name, measured in measure(size, int(num_starts), int(steps)).items():
+    for name, measured in measure(size, int(num_starts), int(steps), int(unroll)).items():
         print(f"{name:>30} {measured:.3f} a second")  # noqa: T201

@@ -308,6 +308,17 @@ def test_imagination_trains_only_policy_and_value(case):
     assert moved == {"encoder", "rssm", "value"}
 
 
+def test_unrolled_loops_compute_the_same_gradients(case):
+    dreamer, _, state, spec = case
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, unroll=4))
+    unrolled = build_dreamer(config, spec, NETWORK)
+    given = (networks(state), state.extra, windows(dreamer, spec), jax.random.key(5))
+    compute = [jax.jit(jax.grad(partial(loss, bound), has_aux=True)) for bound in (dreamer, unrolled)]
+    # Observing and imagining, forward and backward.
+    assert [str(jax.make_jaxpr(one)(*given)).count("unroll=4") for one in compute] == [0, 4]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), *(one(*given)[0] for one in compute))
+
+
 def test_updates_warm_up_and_the_slow_value_follows(case):
     dreamer, agent, state, spec = case
     sample = Sample(windows(dreamer, spec), np.ones(N, np.float32) / N, np.int32(N))
