@@ -91,7 +91,10 @@ def test_each_of_several_policies_has_the_rate_of_the_update():
     agent = make_policies(spec, {"one": "a", "two": "b"}, lambda own: ppo.make_ppo(next(configs), own, NETWORK))
     update, state, rates = jax.jit(agent.update), jax.jit(agent.init)(jax.random.key(1)), []
     for number in range(3):
-        state, metrics = update(state, dataclasses.replace(trajectory(number), agent_state=()), jax.random.key(number))
+        data = trajectory(number)
+        extras = {f"{policy}/{name}": leaf for policy in "ab" for name, leaf in data.extras.items()}
+        batch = dataclasses.replace(data, agent_state=(), extras=extras)
+        state, metrics = update(state, batch, jax.random.key(number))
         rates.append([float(metrics[f"{name}/learning_rate"]) for name in "ab"])
     falling = 1.0 - np.arange(3)[:, None] / UPDATES
     np.testing.assert_allclose(rates, falling * [INITIAL, 1e-3], rtol=1e-5)
