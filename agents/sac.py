@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from agents.ops.action_scaling import (
     sync_random_acting,
     uniform_actions,
 )
+from agents.ops.gradient_descent import descend
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
@@ -45,6 +47,9 @@ from agents.ops.td_errors import ensemble_squared_error
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+
+CriticLossFn = Callable[[Params], tuple[Array, tuple[Array, Metrics]]]
+"""Maps parameters of the critics to the loss, the errors [E, N], and metrics."""
 
 DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)
 """One gradient step on 256 transitions per env step after the first 10,000, from the newest million."""
@@ -68,6 +73,9 @@ class SACConfig:
         random_updates: Trajectories collected by uniformly random actions. None: all before the first gradient step.
         importance_sampling_exponent: beta of prioritized replay at the first update; it grows to 1 over the run.
         num_critics: E; targets use the smallest of their values.
+        num_target_critics: M, critics drawn at each gradient step, of whose values targets use the smallest; the actor then
+            climbs the mean of all E (REDQ, Chen et al. 2021, arXiv:2101.05982). None: the smallest of all E in both.
+        policy_delay: Critic steps per step of the actor and the temperature.
         init_temperature: Initial alpha, reward units per nat.
         autotune_temperature: Whether alpha is learned so that the entropy approaches `target_entropy`; otherwise it is constant.
         target_entropy: Nats, of actions scaled to [-1, 1] (below D log 2). None: -D for D action elements.
@@ -87,18 +95,24 @@ class SACConfig:
     random_updates: int | None = None
     importance_sampling_exponent: float = 0.4
     num_critics: int = 2
+    num_target_critics: int | None = None
+    policy_delay: int = 1
     init_temperature: float = 1.0
     autotune_temperature: bool = True
     target_entropy: float | None = None
     temperature_learning_rate: float = 3e-4
 
     def __post_init__(self) -> None:
-        validate.at_least_one(self, "n_step", "num_critics")
+        validate.at_least_one(self, "n_step", "num_critics", "policy_delay")
         validate.positive(self, "actor_learning_rate", "critic_learning_rate")
         validate.positive(self, "init_temperature", "temperature_learning_rate")
         validate.fraction(self, "discount", "importance_sampling_exponent")
         validate.fraction(self, "tau", above_zero=True)
         validate.random_updates(self)
+        if self.num_target_critics is not None and not 1 <= self.num_target_critics <= self.num_critics:
+            raise UserError(
+                f"num_target_critics must be from 1 to num_critics, {self.num_critics}: got {self.num_target_critics}"
+            )
 
 
 @jax.tree_util.register_dataclass
@@ -235,44 +249,73 @@ def act(
 def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
     """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed.
 
-    The critics learn first, then the actor and the temperature, then the targets follow. Priorities are the mean absolute errors of
-    the critics, in reward units; 0 of a window whose first step only resets.
+    The critics learn first, and the targets follow. The actor and the temperature learn then, at every `policy_delay`-th step.
+    Priorities are the mean absolute errors of the critics, in reward units; 0 of a window whose first step only resets.
     """
     target_key, actor_key = jax.random.split(key)
     batch = first_n_step_transitions(sample.trajectory, sac.config.discount, sac.config.n_step)
     batch = batch._replace(action=sac.actions.to_unit(batch.action))
     importance = importance_weights(sample.probability, batch.weight, sac.beta(state.num_updates))
+
+    target = soft_targets(sac, state.params["actor"], state.extra, batch, target_key)
+    loss = partial(critic_loss, sac, batch=batch, target=target, importance=importance)
+    state, error, metrics = update_critics(sac, state, loss)
+    state, actor_metrics = update_actor_when_due(sac, state, batch, actor_key)
+    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+
+
+def update_critics(sac: SAC, state: LearnerState, loss: CriticLossFn) -> tuple[LearnerState, Array, Metrics]:
+    """Returns the state after one gradient step of the critics and one step of their targets, the errors [E, N], and metrics."""
     extra: SACExtra = state.extra
-    actor, optimizer, opt_state = state.params["actor"], optimizers(sac), dict(state.opt_state)
-    now = {"num_updates": state.num_updates}
-
-    target = soft_targets(sac, actor, extra, batch, target_key)
-    grads, (error, metrics) = jax.grad(partial(critic_loss, sac), has_aux=True)(extra.critic, batch, target, importance)
-    steps, opt_state["critic"] = optimizer["critic"].update(grads, opt_state["critic"], extra.critic, **now)
-    critic = optax.apply_updates(extra.critic, steps)
-    metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
-
-    grads, actor_metrics = jax.grad(partial(actor_loss, sac), has_aux=True)(
-        actor, critic, extra.log_temperature, batch, actor_key
+    grads, (error, metrics) = jax.grad(loss, has_aux=True)(extra.critic)
+    critic, critic_opt = descend(
+        optimizers(sac)["critic"], grads, state.opt_state["critic"], extra.critic, state.num_updates
     )
-    steps, opt_state["actor"] = optimizer["actor"].update(grads, opt_state["actor"], actor, **now)
-    actor = optax.apply_updates(actor, steps)
-
-    log_temperature = extra.log_temperature
-    if sac.config.autotune_temperature:
-        grad = temperature_gradient(sac, log_temperature, actor_metrics["policy/entropy"])
-        step, opt_state["temperature"] = optimizer["temperature"].update(grad, opt_state["temperature"], **now)
-        log_temperature = optax.apply_updates(log_temperature, step)
-
-    extra = SACExtra(
+    metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
+    metrics |= current_values({"learning_rate": sac.rates["actor"]}, state.num_updates)
+    extra = dataclasses.replace(
+        extra,
         critic=critic,
         target_critic=polyak(extra.target_critic, critic, sac.config.tau),
-        log_temperature=log_temperature,  # pyright: ignore[reportArgumentType]
         num_gradient_steps=extra.num_gradient_steps + 1,
     )
-    state = LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra)
-    metrics |= actor_metrics | current_values({"learning_rate": sac.rates["actor"]}, state.num_updates)
-    return state, metrics, jnp.mean(jnp.abs(error), axis=0)
+    state = dataclasses.replace(state, extra=extra, opt_state={**state.opt_state, "critic": critic_opt})
+    return state, error, metrics
+
+
+def update_actor_when_due(
+    sac: SAC, state: LearnerState, batch: Transitions, key: Array
+) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one step of the actor and the temperature if it is due, and metrics. `key` is consumed."""
+    actor_step = partial(update_actor, sac, batch, key)
+    if sac.config.policy_delay == 1:
+        return actor_step(state)
+    # The loss is computed at every step, because metrics are averaged over gradient steps.
+    return jax.lax.cond(
+        state.extra.num_gradient_steps % sac.config.policy_delay == 0,
+        actor_step,
+        lambda old: (
+            old,
+            actor_loss(sac, old.params["actor"], old.extra.critic, old.extra.log_temperature, batch, key)[1],
+        ),
+        state,
+    )
+
+
+def update_actor(sac: SAC, batch: Transitions, key: Array, state: LearnerState) -> tuple[LearnerState, Metrics]:
+    """Returns the state after one gradient step of the actor and of the temperature, and metrics before it. Consumes `key`."""
+    extra, actor, optimizer, opt_state = state.extra, state.params["actor"], optimizers(sac), dict(state.opt_state)
+    grads, metrics = jax.grad(partial(actor_loss, sac), has_aux=True)(
+        actor, extra.critic, extra.log_temperature, batch, key
+    )
+    actor, opt_state["actor"] = descend(optimizer["actor"], grads, opt_state["actor"], actor, state.num_updates)
+    if sac.config.autotune_temperature:
+        gradient = temperature_gradient(sac, extra.log_temperature, metrics["policy/entropy"])
+        log_temperature, opt_state["temperature"] = descend(
+            optimizer["temperature"], gradient, opt_state["temperature"], extra.log_temperature, state.num_updates
+        )
+        extra = dataclasses.replace(extra, log_temperature=log_temperature)
+    return LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra), metrics
 
 
 def sample_actions(sac: SAC, actor: Params, observation: Observation, key: Array) -> tuple[Array, Array]:
@@ -284,8 +327,17 @@ def sample_actions(sac: SAC, actor: Params, observation: Observation, key: Array
 def soft_targets(sac: SAC, actor: Params, extra: SACExtra, batch: Transitions, key: Array) -> Array:
     """Returns [N] float32: R + g^k (min Q'(o', a') - alpha log pi(a'|o')), a' from the newest policy (eq. 3). Consumes `key`."""
     action, log_prob = sample_actions(sac, actor, batch.next_observation, key)
-    value = jnp.min(sac.critics.values(extra.target_critic, batch.next_observation, action), axis=0)
+    value = target_values(sac, extra, batch.next_observation, action, jax.random.fold_in(key, 1))
     return batch.reward + batch.discount * (value - jnp.exp(extra.log_temperature) * log_prob)
+
+
+def target_values(sac: SAC, extra: SACExtra, observation: Observation, action: Array, key: Array) -> Array:
+    """Returns [N] float32: min Q'(o, a) of the target critics, or of `num_target_critics` drawn ones. `key` is consumed."""
+    target, count = extra.target_critic, sac.config.num_target_critics
+    if count is not None:
+        drawn = jax.random.choice(key, sac.config.num_critics, (count,), replace=False)
+        target = jax.tree.map(lambda leaf: leaf[drawn], target)
+    return jnp.min(sac.critics.values(target, observation, action), axis=0)
 
 
 def critic_loss(
@@ -305,9 +357,13 @@ def critic_loss(
 def actor_loss(
     sac: SAC, actor: Params, critic: Params, log_temperature: Array, batch: Transitions, key: Array
 ) -> tuple[Array, Metrics]:
-    """Returns E[alpha log pi(a|o) - min Q(o, a)], differentiable through a = tanh(mean + std * noise) (eq. 9); and metrics."""
+    """Returns E[alpha log pi(a|o) - min Q(o, a)], differentiable through a = tanh(mean + std * noise) (eq. 9); and metrics.
+
+    With `num_target_critics` the mean of all critics replaces the smallest value, as in REDQ.
+    """
     action, log_prob = sample_actions(sac, actor, batch.observation, key)
-    value = jnp.min(sac.critics.values(critic, batch.observation, action), axis=0)
+    summarize = jnp.min if sac.config.num_target_critics is None else jnp.mean
+    value = summarize(sac.critics.values(critic, batch.observation, action), axis=0)
     alpha = jnp.exp(log_temperature)
     loss = weighted_mean(alpha * log_prob - value, batch.weight)
     entropy = -weighted_mean(log_prob, batch.weight)

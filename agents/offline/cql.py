@@ -14,24 +14,20 @@ from agents.api import Array, LearnerState, Metrics, Observation, Params, Replay
 from agents.networks.config import NetworkConfig
 from agents.ops import validate
 from agents.ops.action_scaling import sync_random_acting
-from agents.ops.gradient_descent import descend
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import current_values
-from agents.ops.target_update import polyak
 from agents.sac import (
     SAC,
     SACConfig,
-    SACExtra,
     act,
-    actor_loss,
     build_sac,
     critic_loss,
     init,
-    optimizers,
     sample_actions,
-    temperature_gradient,
+    target_values,
+    update_actor_when_due,
+    update_critics,
 )
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
@@ -90,41 +86,22 @@ def make_cql(config: CQLConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
 def update(cql: CQL, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
     """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed.
 
-    The order is SAC's: critics, actor, temperature, targets. Targets have no entropy term.
+    The order is SAC's. Targets have no entropy term.
     """
     target_key, conservative_key, actor_key = jax.random.split(key, 3)
-    sac, now = cql.sac, state.num_updates
+    sac, actor = cql.sac, state.params["actor"]
     batch = first_n_step_transitions(sample.trajectory, cql.config.discount, cql.config.n_step)
     batch = batch._replace(action=sac.actions.to_unit(batch.action))
-    extra: SACExtra = state.extra
-    actor, optimizer, opt_state = state.params["actor"], optimizers(sac), dict(state.opt_state)
+    importance = importance_weights(sample.probability, batch.weight, sac.beta(state.num_updates))
 
     next_action, _ = sample_actions(sac, actor, batch.next_observation, target_key)
-    bootstrap = jnp.min(sac.critics.values(extra.target_critic, batch.next_observation, next_action), axis=0)
+    bootstrap = target_values(sac, state.extra, batch.next_observation, next_action, jax.random.fold_in(target_key, 1))
     target = batch.reward + batch.discount * bootstrap
-    importance = importance_weights(sample.probability, batch.weight, sac.beta(now))
     learned = {"actor": actor, "batch": batch, "target": target, "importance": importance}
     loss = partial(conservative_loss, cql, **learned, key=conservative_key)
-    grads, (error, metrics) = jax.grad(loss, has_aux=True)(extra.critic)
-    critic, opt_state["critic"] = descend(optimizer["critic"], grads, opt_state["critic"], extra.critic, now)
-
-    grads, actor_metrics = jax.grad(partial(actor_loss, sac), has_aux=True)(
-        actor, critic, extra.log_temperature, batch, actor_key
-    )
-    actor, opt_state["actor"] = descend(optimizer["actor"], grads, opt_state["actor"], actor, now)
-
-    log_temperature = extra.log_temperature
-    if cql.config.autotune_temperature:
-        gradient = temperature_gradient(sac, log_temperature, actor_metrics["policy/entropy"])
-        log_temperature, opt_state["temperature"] = descend(
-            optimizer["temperature"], gradient, opt_state["temperature"], log_temperature, now
-        )
-
-    target_critic = polyak(extra.target_critic, critic, cql.config.tau)
-    extra = SACExtra(critic, target_critic, log_temperature, extra.num_gradient_steps + 1)
-    state = LearnerState({**state.params, "actor": actor}, opt_state, now, extra)
-    metrics |= actor_metrics | current_values({"learning_rate": sac.rates["actor"]}, now)
-    return state, metrics, jnp.mean(jnp.abs(error), axis=0)
+    state, error, metrics = update_critics(sac, state, loss)
+    state, actor_metrics = update_actor_when_due(sac, state, batch, actor_key)
+    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
 
 
 def conservative_loss(

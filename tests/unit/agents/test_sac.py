@@ -63,7 +63,7 @@ class Learnt(NamedTuple):
     sample_actions: Callable
 
 
-def _sample() -> Sample:
+def sac_sample() -> Sample:
     """Windows that go on, end at once, end in their middle (by task and by clock), begin with a reset, and hold one."""
     rng = np.random.default_rng(0)
     terminated, truncated, valid = np.zeros((L, N), bool), np.zeros((L, N), bool), np.ones((L, N), bool)
@@ -93,9 +93,9 @@ def learnt() -> Learnt:
     moved = jax.tree.map(lambda leaf: leaf + 0.1, first.extra.target_critic)
     first = dataclasses.replace(first, extra=dataclasses.replace(first.extra, target_critic=moved))
     update = jax.jit(agent.update)
-    state, metrics, priorities = jax.device_get(update(first, _sample(), jax.random.key(KEY)))
+    state, metrics, priorities = jax.device_get(update(first, sac_sample(), jax.random.key(KEY)))
     values, sampling = jax.jit(bound.critics.values), jax.jit(partial(sample_actions, bound))
-    return Learnt(bound, agent, first, _sample(), state, metrics, np.asarray(priorities), update, values, sampling)
+    return Learnt(bound, agent, first, sac_sample(), state, metrics, np.asarray(priorities), update, values, sampling)
 
 
 def _batch(learnt: Learnt):
@@ -374,6 +374,9 @@ def test_a_configuration_comes_back_from_json():
         ({"random_updates": -1}, "random_updates must not be negative"),
         ({"tau": 0.0}, "tau must lie in"),
         ({"init_temperature": 0.0}, "init_temperature must be positive: got 0.0"),
+        ({"policy_delay": 0}, "policy_delay must be at least 1: got 0"),
+        ({"num_target_critics": 3}, "num_target_critics must be from 1 to num_critics, 2: got 3"),
+        ({"num_target_critics": 0}, "num_target_critics must be from 1 to num_critics, 2: got 0"),
     ],
 )
 def test_sac_rejects_invalid_configurations(change, message):
