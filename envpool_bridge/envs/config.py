@@ -85,10 +85,10 @@ class EnvConfig:
             "gymnasium" (any id, including MuJoCo), "gymnasium_vector" (Gymnasium's own vectorized
             version of the id), "envpool" (tasks of the EnvPool package). "atari" (ALE/* with standard preprocessing),
             "atari_vector" ("atari" on ALE's own threads), "minigrid" (MiniGrid-*, BabyAI-*), "vizdoom" (Vizdoom*), "crafter"
-            (Crafter*). "probe" (tasks with known values, some for teams, and Sleep). In JAX: "jax" (own tasks: CartPole-v1),
-            "gymnax", "brax", "jumanji", "pgx" (ids of these packages). With several agents: "pettingzoo" (paths of modules),
-            "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek" (base, randomwalls), "smax"
-            (scenarios).
+            (Crafter*). "probe" (tasks with known values, some for teams, and Sleep). In JAX: "jax" (own tasks: CartPole-v1,
+            simple_spread_v3), "gymnax", "brax", "jumanji", "pgx" (ids of these packages). With several agents:
+            "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek"
+            (base, randomwalls), "smax" (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of
             `gymnasium.make`, the probe or the JAX environment. `--env.kwargs.NAME VALUE` sets one of them.
         check_range: whether observations must lie within the declared bounds.
