@@ -202,5 +202,6 @@ class RunCheckpoints:
         """Returns whether the environment is the checkpoint's, and whether the seed is."""
         saved, own = metadata.get("experiment", {}), self._setup.identity["experiment"]
         seeds = [experiment.get("run", {}).get("seed") for experiment in (saved, own)]
-        environment = with_new_options(saved.get("env"), EnvConfig())  # a function's name stays as it is
-        return environment == own.get("env"), seeds[0] == seeds[1]
+        # Only an EnvConfig has options to complete: functions and other sources are as they were saved, or differ.
+        environments = saved.get("env"), with_new_options(saved.get("env"), EnvConfig())
+        return own.get("env") in environments, seeds[0] == seeds[1]
