@@ -9,6 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
+
 _ABSENT = {
     os: (
         "sched_getaffinity", "sched_setaffinity", "sched_yield", "eventfd", "eventfd_read", "eventfd_write", "EFD_NONBLOCK",
@@ -23,6 +25,8 @@ _FOLDERS = ("/proc", "/sys", "/dev/shm")
 def remove_linux(system: str, machine: str) -> None:
     """Makes this process look like one on another system; for a process that does nothing else."""
     platform.system, platform.machine = lambda: system, lambda: machine
+    # psutil asks each system in its own way; only here that is by reading files.
+    psutil._common.open = open  # pyright: ignore[reportAttributeAccessIssue]
     for module, names in _ABSENT.items():
         for name in names:
             if hasattr(module, name):
