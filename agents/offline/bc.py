@@ -58,6 +58,7 @@ class BCConfig:
 
     def __post_init__(self) -> None:
         validate.positive(self, "learning_rate")
+        validate.uniform_replay(self, "BC")
 
 
 class BC(NamedTuple):

@@ -121,7 +121,7 @@ def conservative_loss(
     error_loss, (error, metrics) = critic_loss(cql.sac, critic, batch, target, importance)
     recorded = cql.sac.critics.values(critic, batch.observation, batch.action)
     gap = soft_maximum(cql, critic, actor, batch, key) - recorded
-    conservative = jnp.sum(jax.vmap(lambda row: weighted_mean(row, batch.weight))(gap))
+    conservative = jnp.sum(jax.vmap(lambda row: weighted_mean(importance * row, batch.weight))(gap))
     loss = error_loss + cql.config.conservative_weight * conservative
     return loss, (error, metrics | {"loss/critic": loss, "loss/conservative": conservative})
 

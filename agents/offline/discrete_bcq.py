@@ -47,6 +47,7 @@ class DiscreteBCQConfig(DQNConfig):
         super().__post_init__()
         validate.fraction(self, "threshold")
         validate.not_negative(self, "logit_penalty")
+        validate.uniform_replay(self, "Discrete BCQ")
 
 
 class DiscreteBCQ(NamedTuple):

@@ -77,6 +77,6 @@ def conservative_loss(
     legal = dqn.net.legal(params, batch.observation)
     values = values if legal is None else mask_logits(values, legal)
     gap = jax.nn.logsumexp(values, axis=-1) - select_action(values, batch.action)
-    conservative = weighted_mean(gap, batch.weight)
+    conservative = weighted_mean(importance * gap, batch.weight)
     total = error + conservative_weight * conservative
     return total, (metrics | {"loss/total": total, "loss/conservative": conservative}, priority)

@@ -42,6 +42,7 @@ class ReBRACConfig(TD3Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.not_negative(self, "actor_penalty", "critic_penalty")
+        validate.uniform_replay(self, "ReBRAC")
 
 
 def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
@@ -68,7 +69,7 @@ def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> 
 def build_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> TD3:
     """Returns TD3 with the critics of ReBRAC; raises UserError as `make_rebrac` does."""
     td3 = build_td3(config, spec, network, "rebrac")
-    normalized = dataclasses.replace(network, layer_norm=network.layer_norm or config.critic_layer_norm)
+    normalized = dataclasses.replace(network, layer_norm=config.critic_layer_norm)
     return td3._replace(critics=make_critics(normalized, spec, td3.actions.size, config.num_critics))
 
 
@@ -130,5 +131,6 @@ def actor_loss(
     value = jnp.min(td3.critics.values(critic, batch.observation, action), axis=0)
     size = jax.lax.stop_gradient(weighted_mean(jnp.abs(value), batch.weight))
     distance = weighted_mean(jnp.sum(jnp.square(action - batch.action), axis=-1), batch.weight)
+    size = jnp.where(size > 0.0, size, 1.0)  # 0 if no window counts
     loss = config.actor_penalty * distance - weighted_mean(value, batch.weight) / size
     return loss, {"loss/actor": loss, "policy/distance": distance}

@@ -37,6 +37,7 @@ class TD3BCConfig(TD3Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.not_negative(self, "value_weight")
+        validate.uniform_replay(self, "TD3+BC")
 
 
 def make_td3_bc(config: TD3BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
@@ -88,5 +89,6 @@ def actor_loss(
     value = td3.critics.values(first, batch.observation, action)[0]
     size = jax.lax.stop_gradient(weighted_mean(jnp.abs(value), batch.weight))
     distance = weighted_mean(jnp.mean(jnp.square(action - batch.action), axis=-1), batch.weight)
+    size = jnp.where(size > 0.0, size, 1.0)  # 0 if no window counts
     loss = distance - value_weight * weighted_mean(value, batch.weight) / size
     return loss, {"loss/actor": loss, "policy/distance": distance}

@@ -19,7 +19,8 @@ class ContinuousActions(NamedTuple):
 
     Attributes:
         size: D.
-        to_unit: Maps actions, [..., *leaf] each leaf, to [..., D] float32 in [-1, 1].
+        to_unit: Maps actions, [..., *leaf] each leaf, to [..., D] float32 in [-1, 1]: those that the environment executes, which
+            clips actions to their bounds.
         from_unit: Maps back, to the leaves' dtypes and within their bounds.
     """
 
@@ -48,7 +49,7 @@ def continuous_actions(spec: EnvSpec) -> ContinuousActions:
             jnp.reshape(values, (*values.shape[: values.ndim - len(leaf.shape)], -1)).astype(jnp.float32)
             for values, (_, leaf) in zip(leaves(action), action_leaves, strict=True)
         ]
-        return (jnp.concatenate(flat, axis=-1) - center) / half
+        return jnp.clip((jnp.concatenate(flat, axis=-1) - center) / half, -1.0, 1.0)
 
     def from_unit(unit: Array) -> Action:
         # Clipped, because some environments reject an action that rounding moved out of its bounds.

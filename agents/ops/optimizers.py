@@ -26,8 +26,8 @@ class OptimizerConfig:
         max_grad_norm: Gradients are scaled down to this global norm; None: off.
         adaptive_clip: The gradient of each array is scaled down to this share of the array's norm; None: off.
         decay: Decay of the running mean of squared gradients of "rmsprop" and "laprop".
-        initial_scale: Initial value of that mean. 1 as in TensorFlow: steps are those of plain gradient descent until it has
-            decayed, after about 1,000 updates. 0: the first step is up to 10 times the learning rate per weight.
+        initial_scale: Initial value of that mean of "rmsprop". 1 as in TensorFlow: steps are those of plain gradient descent until
+            it has decayed, after about 1,000 updates. 0: the first step is up to 10 times the learning rate per weight.
         momentum: Decay of the running sum of steps of "rmsprop" and "sgd", of their running mean of "laprop"; 0: off.
         accumulate: Gradient steps whose mean gradient makes one step of the optimizer.
     """

@@ -15,9 +15,11 @@ from agents.dqn import build_dqn
 from agents.offline.awac import AWACConfig, build_awac, make_awac
 from agents.offline.bc import BCConfig, make_bc
 from agents.offline.bcq import BCQConfig
-from agents.offline.cql import CQL, CQLConfig, make_cql
+from agents.offline.cql import CQL, CQLConfig, make_cql, soft_maximum
+from agents.offline.discrete_bcq import DiscreteBCQConfig
 from agents.offline.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.offline.iql import IQLConfig, build_iql, make_iql
+from agents.offline.rebrac import ReBRACConfig, make_rebrac
 from agents.offline.td3_bc import TD3BCConfig, make_td3_bc
 from agents.ops.n_step import first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig
@@ -183,27 +185,54 @@ def test_awac_step_is_that_of_its_equations():
 def test_cql_weighs_windows_by_their_probability():
     prioritized = dataclasses.replace(REPLAY, priority_exponent=0.6)
     config = CQLConfig(prioritized, critic_learning_rate=RATE, total_updates=10, importance_sampling_exponent=1.0)
+    config = dataclasses.replace(config, conservative_weight=2.0, num_sampled_actions=3)
     agent = make_cql(config, SPEC, NETWORK)
     state, even = start(agent), sample_of()
     uneven = dataclasses.replace(even, probability=jnp.array([0.4, 0.1, 0.1, 0.1, 0.2, 0.1]))
     losses = [jax.jit(agent.update)(state, sample, KEY)[1]["loss/critic"] for sample in (even, uneven)]
     cql = CQL(config, build_sac(config, SPEC, NETWORK))
     observation, action, _, _, _, weight = parts(even)
-    batch, target_key = first_n_step_transitions(even.trajectory, config.discount, 1), jax.random.split(KEY, 3)[0]
+    batch = first_n_step_transitions(even.trajectory, config.discount, 1)
+    batch = batch._replace(action=cql.sac.actions.to_unit(batch.action))
+    target_key, conservative_key, _ = jax.random.split(KEY, 3)
     following, _ = sample_actions(cql.sac, state.params["actor"], batch.next_observation, target_key)
     value = cql.sac.critics.values(state.extra.target_critic, batch.next_observation, following)
     error = cql.sac.critics.values(state.extra.critic, observation, action) - (
         batch.reward + batch.discount * jnp.min(value, axis=0)
     )
     importance = np.array([0.25, 1.0, 1.0, 1.0, 0.5, 1.0])
-    difference = sum(0.5 * mean((importance - 1.0) * error[number] ** 2, weight) for number in range(2))
+    gap = soft_maximum(cql, state.extra.critic, state.params["actor"], batch, conservative_key)
+    gap -= cql.sac.critics.values(state.extra.critic, observation, action)
+    each = 0.5 * jnp.square(error) + 2.0 * gap
+    difference = sum(mean((importance - 1.0) * each[number], weight) for number in range(2))
     assert_close(losses[1] - losses[0], difference)
 
 
-@pytest.mark.parametrize("config", [IQLConfig, AWACConfig, BCQConfig])
+@pytest.mark.parametrize(
+    "config", [IQLConfig, AWACConfig, BCQConfig, TD3BCConfig, ReBRACConfig, DiscreteBCQConfig, BCConfig]
+)
 def test_algorithms_without_importance_weights_reject_priorities(config):
     with pytest.raises(UserError, match=r"has no importance weights .* expected replay.priority_exponent 0, got 0.6"):
         config(dataclasses.replace(REPLAY, priority_exponent=0.6))
+
+
+@pytest.mark.parametrize(("make", "config"), [(make_td3_bc, TD3BCConfig(REPLAY)), (make_rebrac, ReBRACConfig(REPLAY))])
+def test_a_batch_of_windows_that_do_not_count_is_finite(make, config):
+    agent, sample = make(config, SPEC, NETWORK), sample_of()
+    window = sample.trajectory
+    if make is make_rebrac:  # its windows have one more step
+        window = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), window)
+    empty = dataclasses.replace(window, valid=jnp.zeros_like(window.valid))
+    _, metrics, _ = jax.jit(agent.update)(start(agent), dataclasses.replace(sample, trajectory=empty), KEY)
+    assert all(np.isfinite(value) for value in metrics.values()), metrics
+
+
+def test_critics_of_rebrac_have_layer_norm_by_their_own_option():
+    network = dataclasses.replace(NETWORK, layer_norm=True)
+    for normalized in (False, True):
+        state = start(make_rebrac(ReBRACConfig(REPLAY, critic_layer_norm=normalized), SPEC, network))
+        names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.extra.critic)]
+        assert any("LayerNorm" in name for name in names) == normalized
 
 
 def test_cql_critics_value_recorded_actions_above_others():

@@ -22,6 +22,12 @@ def test_bounds_map_to_corners_of_the_cube():
     np.testing.assert_array_equal(actions.from_unit(jnp.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]])), corners)
 
 
+def test_actions_beyond_their_bounds_are_those_executed():
+    actions = continuous_actions(_spec(ArraySpec((2,), "float32", (-2.0, 0.0), (4.0, 0.5))))
+    beyond = jnp.array([[-7.0, 0.25], [1.0, 0.75]])
+    np.testing.assert_array_equal(actions.to_unit(beyond), [[-1, 0], [0, 1]])
+
+
 def test_action_leaves_round_trip_through_one_vector():
     spec = _spec({"b": ArraySpec((2, 2), "float32", -1.0, 1.0), "a": (ArraySpec((), "float32", 0.0, 10.0),)})
     actions = continuous_actions(spec)

@@ -171,6 +171,18 @@ def test_the_loss_of_airl_is_that_of_its_equation():
     np.testing.assert_allclose(loss, -np.log(d_expert).mean() - np.log(1 - d_policy).mean(), rtol=1e-4)
 
 
+def test_the_discriminator_sees_actions_as_they_are_executed():
+    """A Gaussian policy's samples leave the bounds, an expert's recorded actions do not; the environment clips both."""
+    discriminator, expert = make_discriminator(CONFIG, CONTINUOUS, expert_of(CONTINUOUS)), expert_of(CONTINUOUS)
+    params = discriminator.init(KEY)
+    sampled = expert._replace(action=3.0 * expert.action)
+    executed = expert._replace(action=np.clip(sampled.action, -2.0, 2.0))
+    assert np.any(sampled.action != executed.action)
+    logits = [np.asarray(discriminator.logits(params, steps)) for steps in (sampled, executed, expert)]
+    np.testing.assert_array_equal(logits[0], logits[1])
+    assert np.any(logits[0] != logits[2])
+
+
 def test_a_discriminator_tells_an_expert_from_a_policy():
     plain, agent = agents(dataclasses.replace(CONFIG, steps_per_update=50, learning_rate=0.01))
     batch, state, update = batch_of(plain), agent.init(KEY), jax.jit(agent.update)
