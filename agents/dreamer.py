@@ -316,22 +316,22 @@ def loss(
     losses = model_losses(
         dreamer.model, params, observed, arrived, discount=config.discount, free_nats=config.free_nats
     )
-    recent: tuple[Latent, Arrivals] = jax.tree.map(lambda x: x[-config.num_starts :], (observed.latent, arrived))
-    latent, arrived_last = recent
+    latent, arrived_last = jax.tree.map(lambda x: x[-config.num_starts :], (observed.latent, arrived))
     starts = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf.reshape((-1, *leaf.shape[2:]))), latent)
     imagined = imagined_sequences(dreamer, jax.lax.stop_gradient(params), starts, imagine_key)
-    return_range = follow_range(extra.return_range, imagined.returns, config.return_range_rate)
-    scale, known = range_scale(return_range), arrived_last.known.reshape(-1)
+    known = arrived_last.known.reshape(-1)
+    imagined = imagined._replace(weight=imagined.weight * known)
+    return_range = follow_range(extra.return_range, imagined.returns, known > 0.0, config.return_range_rate)
+    scale = range_scale(return_range)
     policy_loss, behavior_metrics = policy_losses(dreamer, params, imagined, scale, extra.entropy_coef_factor)
     value_loss = value_losses(dreamer, params, extra.slow_value, imagined.features[:-1], imagined.returns)
     returns = replayed_returns(config, arrived_last, imagined.returns[0].reshape(arrived_last.known.shape))
     replay_loss = value_losses(dreamer, params, extra.slow_value, latent.features[:-1], returns)
 
-    reached = imagined.weight * known
     terms = {
         **{name: weighted_mean(values, arrived.known) for name, values in losses.items()},
-        "policy": jnp.mean(reached * policy_loss),
-        "value": jnp.mean(reached * value_loss),
+        "policy": jnp.mean(imagined.weight * policy_loss),
+        "value": jnp.mean(imagined.weight * value_loss),
         "replay_value": jnp.mean(arrived_last.known[:-1] * ~arrived_last.last[:-1] * replay_loss),
     }
     weights = {

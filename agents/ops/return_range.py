@@ -3,8 +3,10 @@
 Source: Hafner et al. 2025 (DreamerV3, arXiv:2301.04104), "Actor learning".
 """
 
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from agents.api import Array
@@ -22,10 +24,11 @@ def init_range() -> ReturnRange:
     return ReturnRange(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32))
 
 
-def follow_range(old: ReturnRange, returns: Array, rate: float) -> ReturnRange:
-    """Returns the range moved by `rate` towards the percentiles of all `returns`."""
-    low, high = jnp.percentile(returns, jnp.array([5.0, 95.0]))
-    return ReturnRange(old.low + rate * (low - old.low), old.high + rate * (high - old.high))
+def follow_range(old: ReturnRange, returns: Array, counted: Array, rate: float) -> ReturnRange:
+    """Returns the range moved by `rate` towards the percentiles of the returns [..., N] of those that count, [N] bool."""
+    low, high = jnp.nanpercentile(jnp.where(counted, returns, jnp.nan), jnp.array([5.0, 95.0]))
+    moved = ReturnRange(old.low + rate * (low - old.low), old.high + rate * (high - old.high))
+    return jax.tree.map(partial(jnp.where, jnp.any(counted)), moved, old)
 
 
 def range_scale(current: ReturnRange) -> Array:

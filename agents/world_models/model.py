@@ -176,13 +176,17 @@ def observe(
 
 
 def arrivals(window: Trajectory) -> Arrivals:
-    """Returns what came with the observations after each step: the reward of step t belongs to observation t + 1."""
+    """Returns what came with the observations after each step: the reward of step t belongs to observation t + 1.
+
+    An episode that a failure cut has no flag; the step after it does not count.
+    """
     known = window.valid | window.is_first[1:]
+    cut = jnp.zeros_like(window.valid).at[:-1].set(~window.valid[1:])
     return Arrivals(
         observation=jax.tree.map(lambda leaf: leaf[1:], window.observation),
         reward=jnp.where(window.valid, window.reward, 0.0),
         terminal=window.valid & window.terminated,
-        last=window.valid & (window.terminated | window.truncated),
+        last=window.valid & (window.terminated | window.truncated | cut),
         known=known.astype(jnp.float32),
     )
 

@@ -3,6 +3,7 @@
 import dataclasses
 from functools import partial
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -147,32 +148,17 @@ def test_burn_in_renews_the_state_and_has_no_gradient(case):
         assert not reached[: burn_in + 1].any()
 
 
-def test_rewards_and_ends_belong_to_the_next_observation():
-    """Two states: the first pays nothing, the step out of it pays 5 and ends the episode, and the next step only resets."""
-    observation = np.array([0.0, 1.0, 0.0, 1.0, 0.0], np.float32)[:, None, None]
-
-    def column(*values):
-        return np.array(values)[:, None]
-
-    steps = Trajectory(
-        observation=observation,
-        is_first=column(True, False, True, False, True),
-        action=column(0, 0, 0, 0),
-        reward=column(5.0, 99.0, 5.0, 99.0),
-        terminated=column(True, True, False, False),
-        truncated=column(False, False, True, False),
-        valid=column(True, False, True, False),
-        policy_version=column(0, 0, 0, 0),
-        extras={},
-    )
-    arrived = arrivals(steps)
-    assert arrived.observation[:, 0, 0].tolist() == [1.0, 0.0, 1.0, 0.0]
-    assert arrived.reward[:, 0].tolist() == [5.0, 0.0, 5.0, 0.0]
-    assert arrived.terminal[:, 0].tolist() == [True, False, False, False]
-    assert arrived.last[:, 0].tolist() == [True, False, True, False]
-    assert arrived.known[:, 0].tolist() == [1.0] * 4
-    absent = dataclasses.replace(steps, is_first=np.zeros((5, 1), bool))
-    assert arrivals(absent).known[:, 0].tolist() == [1.0, 0.0, 1.0, 0.0]
+def test_only_present_agents_move_the_range_of_returns(case):
+    dreamer, _, state, spec = case
+    data = windows(dreamer, spec)
+    absent = np.arange(N) == 1
+    data = dataclasses.replace(data, valid=data.valid & ~absent, is_first=data.is_first & ~absent)
+    params, compute = networks(state), jax.jit(partial(loss, dreamer))
+    far = dataclasses.replace(data, observation=np.where(absent[:, None], 50.0, data.observation).astype(np.float32))
+    results = [compute(params, state.extra, each, jax.random.key(5))[1] for each in (data, far)]
+    (one, metrics, _), (other, far_metrics, _) = results
+    chex.assert_trees_all_equal(one, other)
+    assert float(metrics["value/return"]) == float(far_metrics["value/return"])
 
 
 def test_a_two_step_mdp_is_learned_at_the_states_that_pay():

@@ -43,13 +43,24 @@ def test_the_mean_inverts_targets_and_is_0_for_equal_logits():
         assert symexp_mean(jnp.full((5, 255), scale)).tolist() == [0.0] * 5
 
 
+def test_the_range_is_that_of_returns_that_count():
+    returns = np.random.default_rng(0).normal(size=(15, 40)).astype(np.float32) * 30
+    counted = np.arange(40) % 2 == 0
+    spoiled = np.where(counted, returns, 1e6)
+    current = follow_range(init_range(), spoiled, counted, rate=0.25)
+    expected = 0.25 * np.percentile(returns[:, counted], [5, 95])
+    np.testing.assert_allclose([current.low, current.high], expected, rtol=1e-5)
+    unchanged = follow_range(current, spoiled, np.zeros(40, bool), rate=0.25)
+    assert (float(unchanged.low), float(unchanged.high)) == (float(current.low), float(current.high))
+
+
 def test_the_range_follows_percentiles_and_is_at_least_1():
     returns = np.random.default_rng(0).normal(size=(15, 40)).astype(np.float32) * 30
     current = init_range()
     assert range_scale(current) == 1.0
     low = high = 0.0
     for _ in range(3):
-        current = follow_range(current, returns, rate=0.25)
+        current = follow_range(current, returns, jnp.ones(returns.shape[-1], bool), rate=0.25)
         low += 0.25 * (np.percentile(returns, 5) - low)
         high += 0.25 * (np.percentile(returns, 95) - high)
     np.testing.assert_allclose([current.low, current.high], [low, high], rtol=1e-5)
