@@ -135,7 +135,10 @@ class LearnerMesh:
 
     def copy_params(self, params: Params) -> Params:
         """Returns a copy on this process's devices that outlives the donation of `params` to the next update."""
-        return self._copy(self.local(params))
+        params = self.local(params)
+        if len(self.devices) == 1 and jax.tree.leaves(params)[0].devices() != set(self.devices):
+            params = jax.device_put(params, self.devices[0])  # those of a parameter server on another device
+        return self._copy(params)
 
     def local(self, tree: Any) -> Any:
         """Returns a pytree of replicated arrays on this process's devices, usable without the other processes."""

@@ -33,17 +33,18 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.stop_signal = ""
-        self._stop = threading.Event()
+        # No threading.Event: a signal's handler would wait forever for a lock that the code below it holds.
+        self._is_stopped = False
         self._error: BaseException | None = None
         self._threads: list[threading.Thread] = []
 
     def should_stop(self) -> bool:
         """Returns whether threads must return."""
-        return self._stop.is_set()
+        return self._is_stopped
 
     def stop(self) -> None:
         """Requests threads to return."""
-        self._stop.set()
+        self._is_stopped = True
 
     def start_thread(self, name: str, body: Callable[[], None]) -> None:
         """Runs `body` in a thread whose first exception stops the run."""
@@ -54,7 +55,7 @@ class Lifecycle:
             except BaseException as error:  # noqa: BLE001  raised again by raise_error, in the main thread
                 if self._error is None:
                     self._error = error
-                self._stop.set()
+                self._is_stopped = True
 
         # At exit, the interpreter waits for non-daemon threads without a deadline.
         thread = threading.Thread(target=guarded, name=name, daemon=True)
@@ -79,7 +80,7 @@ class Lifecycle:
         Raises:
             TimeoutError: a thread did not return in time, and there is no `failure`.
         """
-        self._stop.set()
+        self._is_stopped = True
         deadline = time.monotonic() + timeout_seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

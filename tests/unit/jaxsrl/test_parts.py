@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -229,7 +230,12 @@ def test_first_thread_error_is_raised_in_the_main_thread():
         raise RuntimeError("first")
 
     lifecycle.start_thread("fails", fails)
-    lifecycle.start_thread("waits", lambda: lifecycle._stop.wait(60.0) and None)
+
+    def waits():
+        while not lifecycle.should_stop():
+            time.sleep(0.001)
+
+    lifecycle.start_thread("waits", waits)
     lifecycle.join(60.0)
     assert lifecycle.should_stop()
     with pytest.raises(RuntimeError, match="first"):

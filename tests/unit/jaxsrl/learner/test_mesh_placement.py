@@ -133,3 +133,10 @@ def test_published_params_of_one_device_are_used_as_they_are(monkeypatch):
     assert isinstance(copied["w"].sharding, jax.sharding.SingleDeviceSharding)  # no shards to search
     monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("the array was placed again"))
     assert on_device(copied, device)["w"] is copied["w"]
+
+
+def test_parameters_of_a_server_elsewhere_arrive_on_the_device():
+    mesh, params = LearnerMesh(DEVICES[:1]), {"w": jax.device_put(np.arange(3.0, dtype=np.float32), DEVICES[1])}
+    copied = mesh.copy_params(params)
+    assert copied["w"].devices() == {DEVICES[0]}
+    assert copied["w"].tolist() == [0.0, 1.0, 2.0]

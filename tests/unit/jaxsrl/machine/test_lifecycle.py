@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -45,9 +46,40 @@ def test_the_first_of_several_errors_is_the_one_that_is_raised():
 def test_join_stops_the_threads_it_waits_for():
     lifecycle = Lifecycle()
     seen = []
-    lifecycle.start_thread("worker", lambda: seen.append(lifecycle._stop.wait(60.0)))
+
+    def works():
+        while not lifecycle.should_stop():
+            time.sleep(0.001)
+        seen.append("stopped")
+
+    lifecycle.start_thread("worker", works)
     lifecycle.join(60.0)
-    assert seen == [True]
+    assert seen == ["stopped"]
+
+
+def test_a_signal_within_stop_waits_for_no_lock():
+    """Its handler calls `stop` between any two lines of the first call, in the same thread."""
+    mine, calls = Lifecycle(), []
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename in (lifecycle.__file__, threading.__file__):
+            sys.settrace(None)
+            calls.append(event)
+            mine.stop()
+            sys.settrace(trace)
+        return trace
+
+    def main():
+        sys.settrace(trace)
+        mine.stop()
+        sys.settrace(None)
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    thread.join(60.0)
+    assert not thread.is_alive()
+    assert len(calls) > 1
+    assert mine.should_stop()
 
 
 def test_a_thread_that_does_not_stop_is_named():
