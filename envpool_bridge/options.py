@@ -29,8 +29,9 @@ class SupervisorOptions:
         start_timeout_seconds: time limit until a worker's first observation, including replayed episodes.
         min_alive_fraction: smallest fraction of working rows; with fewer the pool stops.
         bad_env_output: reaction to an environment that raises or violates its spaces. "raise" stops the pool.
-            "drop_episode" drops the episode and makes a new environment, at most `max_restarts` times. It steps and
-            validates environments one by one, which is slower.
+            "drop_episode" drops the episode and makes a new environment, at most `max_restarts` times. Then the
+            environment's rows are disabled until another process replaces the worker. It steps and validates
+            environments one by one, which is slower.
         keep_spare: keeps a pre-forked process with the environment's imports from the first death on, so that
             replacements start sooner. It makes one environment and closes it.
     """

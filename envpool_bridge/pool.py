@@ -1,11 +1,13 @@
 """EnvPool: worker processes of environments and the ring they write into."""
 
+import contextlib
 import dataclasses
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Self
 
@@ -119,24 +121,28 @@ class EnvPool:
         self.spec = spec or source.spec()
         self.shape = shape
         self._layout = make_layout(self.spec, shape, extras or {}, agent_state)
-        self._options = options or PoolOptions()
+        self._options = options = options or PoolOptions()
         failpoint.wanted()  # raises here rather than in every worker
-        first_row, first_sequence = self._options.first_row, self._options.first_sequence
-        self._journal = open_learner_journal(self._options.journal, shape, first_row)
-        self._segment = shared_segment.create(self._layout)
-        self._counters = ProgressCounters(self._layout, self._segment.buffer, first_sequence)
-        self._counters.start_at(first_sequence)
+        self._first_sequence = self._next_lease = options.first_sequence
+        with contextlib.ExitStack() as made:  # closes what is made if the rest fails
+            self._segment = made.enter_context(closing(shared_segment.create(self._layout)))
+            self._counters = ProgressCounters(self._layout, self._segment.buffer, self._first_sequence)
+            made.callback(self._counters.close)
+            self._counters.start_at(self._first_sequence)
+            self._journal = open_learner_journal(options.journal, shape, options.first_row)
+            if self._journal is not None:
+                made.callback(self._journal.close)
+            self._inference_bell = made.enter_context(closing(Doorbell()))
+            self._learner_bell = made.enter_context(closing(Doorbell()))
+            self._board = made.enter_context(closing(WorkerBoard(shape)))
+            self._stage = self._board.start_stages(self._first_sequence, options.stages, self.spec.stage)
+            self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
+            made.callback(self._workers.stop)
+            bells, parts = (self._inference_bell, self._learner_bell), (self._workers, self._counters, self._board)
+            self._supervisor = Supervisor(*parts, shape, options.supervision, bells, receive=not options.keep_infos)
+            self._made = made.pop_all()
         self.views: list[SlotViews] = view_slots(self._layout, self._segment.buffer)
         self.access = SlotAccess(self._layout)
-        self._first_sequence = self._next_lease = first_sequence
-        self._inference_bell = Doorbell()
-        self._learner_bell = Doorbell()
-        self._board = WorkerBoard(shape)
-        self._stage = self._board.start_stages(first_sequence, self._options.stages, self.spec.stage)
-        self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
-        bells, hear = (self._inference_bell, self._learner_bell), not self._options.keep_infos
-        supervision = self._options.supervision
-        self._supervisor = Supervisor(self._workers, self._counters, self._board, shape, supervision, bells, hear)
         self._ring_workers = [
             [self._workers.doorbells[shape.worker_of_part(part)].ring for part in shape.parts_of_lane(lane)]
             for lane in range(shape.num_lanes)
@@ -369,17 +375,11 @@ class EnvPool:
         self._closed = True
         with _OPEN_LOCK:
             _OPEN.discard(self)
-        if self._journal is not None:
-            self._journal.close()
         self._supervisor.stop()
         self._counters.request_stop()
         self._workers.stop(timeout_seconds)
-        self._counters.close()
-        self._board.close()
         self.views, self._actions = [], []
-        self._segment.close()
-        self._inference_bell.close()
-        self._learner_bell.close()
+        self._made.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 """Rows of ordinary Gymnasium environments, one object each, stepped in a loop or concurrently (`ConcurrentStep`)."""
 
+import copy
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -369,7 +370,8 @@ class GymnasiumRows:
         actions = request.actions[row]
         if actions is None or len(leaves(actions)[0]) == 0:
             return observation, info
-        newest = deque([observation] * self._num_frames, maxlen=self._num_frames)
+        keeps = self._num_frames > 1
+        newest = deque([copy.deepcopy(observation)] * self._num_frames if keeps else (), maxlen=self._num_frames)
         terminated = truncated = False
         replayed = self._env_actions(actions)
         for action in replayed:
@@ -378,7 +380,8 @@ class GymnasiumRows:
                 observation, _, terminated, truncated, info = self._limits.step_functions[row](action)
             except Exception as error:
                 raise self._raised(row, "step (replayed after a resume)", error) from error
-            newest.append(observation)
+            if keeps:
+                newest.append(copy.deepcopy(observation))  # an environment may reuse its array
         out.is_first[row] = False
         limit = self._begin(row, self._num_steps - len(replayed))
         if terminated or truncated or len(replayed) >= limit:

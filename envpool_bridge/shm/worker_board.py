@@ -103,6 +103,10 @@ class WorkerBoard:
         """Counts rows whose environment is no longer stepped."""
         self._words[worker * _WORDS + _DISABLED] += rows
 
+    def start_disabled(self, worker: int) -> None:
+        """Sets the count of disabled rows to 0 for a new process of the worker, which makes all of its rows."""
+        self._words[worker * _WORDS + _DISABLED] = 0
+
     def record_stepped(self, worker: int, nanoseconds: int) -> None:
         """Records when a replacement worker finished its first step, on the monotonic clock."""
         self._words[worker * _WORDS + _STEPPED] = nanoseconds
@@ -168,7 +172,7 @@ class WorkerBoard:
         return self._words[worker * _WORDS + _STEPPED]
 
     def rows_disabled(self, worker: int) -> int:
-        """Returns the number of rows of the worker that are no longer stepped."""
+        """Returns the number of rows that the worker's newest process no longer steps."""
         return self._words[worker * _WORDS + _DISABLED]
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import cloudpickle
@@ -130,16 +131,20 @@ class WorkerProcesses:
         self._env_id = env_id
         self._lock = threading.Lock()
         self._error: Exception | None = None
-        self.doorbells = [Doorbell() for _ in range(num_workers)]
-        self._failed = Doorbell()
+        self._stacks: list[int] = []
+        with contextlib.ExitStack() as made:  # closes what is made if the rest fails
+            self.doorbells = [made.enter_context(closing(Doorbell())) for _ in range(num_workers)]
+            self._failed = made.enter_context(closing(Doorbell()))
+            for worker in range(num_workers):  # a worker writes its stack here on request, and when it crashes
+                self._stacks.append(os.memfd_create(f"stack of worker {worker}"))
+                made.callback(os.close, self._stacks[-1])
+            self._messages = made.enter_context(closing(select.epoll()))
+            self._server = made.enter_context(closing(ForkServer()))
+            self._memory = CgroupMemory()
+            self._made = made.pop_all()
         self.failed_descriptor = self._failed.descriptor
-        # A worker writes its stack here on request, and when it crashes.
-        self._stacks = [os.memfd_create(f"stack of worker {worker}") for worker in range(num_workers)]
         self.infos: list[InfosMessage | None] = [None] * num_parts
-        self._messages = select.epoll()
         self.messages_descriptor = self._messages.fileno()
-        self._server = ForkServer()
-        self._memory = CgroupMemory()
         self._processes: list[_Process | None] = [None] * num_workers
         self._stopping = False
         self._descriptors: list[int] = []
@@ -300,12 +305,7 @@ class WorkerProcesses:
                 process.kill("it did not stop")
                 process.has_ended(STOP_SECONDS)
             process.close()
-        self._messages.close()
-        self._server.close()
-        for bell in [*self.doorbells, self._failed]:
-            bell.close()
-        for stack in self._stacks:
-            os.close(stack)
+        self._made.close()
 
     def _receive_readable(self) -> list[int]:
         if self._stopping:

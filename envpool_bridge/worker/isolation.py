@@ -29,15 +29,40 @@ _FAILURES = (WorkerError, BadEnvOutputError)
 
 
 class _Environment:
-    """One environment, its last observation, and its restart budget."""
+    """One environment, its last observation, and its restart budget.
 
-    def __init__(self, rows: slice, inside: EnvRows, budget: RestartBudget, episode: int) -> None:
-        self.rows, self.inside, self.budget, self.episode = rows, inside, budget, episode
+    Attributes:
+        episodes: [rows] int64, episode of each row, as the steps have published it.
+        plays: whether the environment plays that episode; if not, a step starts a later one.
+        skips: number of episodes before that later one. Their resets have failed.
+        broken: whether the environment must be replaced first.
+    """
+
+    def __init__(self, rows: slice, inside: EnvRows, budget: RestartBudget) -> None:
+        self.rows, self.inside, self.budget = rows, inside, budget
+        self.count = rows.stop - rows.start
+        self.episodes = np.zeros(self.count, np.int64)
+        self.plays, self.skips, self.broken = True, 0, False
         self.shown: Tree = None  # views of the slot: [rows, ...] a leaf
+
+    def start(self, later: int, out: FirstRows | StepRows, stages: tuple[int, ...] = ()) -> None:
+        """Resets the environment to the episode that is `later` episodes after the published one."""
+        episodes = tuple((self.episodes + later).tolist())
+        self.inside.reset(EpisodeReset(episodes, (None,) * self.count, stages=stages), out)
+
+    def repeat(self, shown: Tree, out: StepRows) -> EnvRows:
+        """Writes an invalid step with the observation `shown`; returns rows that do so."""
+        rows = DisabledRows(self.count, shown)
+        out.prepare()  # a failed step may have written a part of it
+        rows.step(None, out)
+        return rows
 
 
 class IsolatedRows:
     """Rows of `EnvRows` whose environments are replaced when they fail. Process-safety: used by the worker that made it.
+
+    The seed of an episode follows from its number, which the steps publish by their flags `is_first`. Therefore every
+    episode whose reset fails takes one invalid step, which repeats the last observation.
 
     Args:
         source: makes the environments.
@@ -66,7 +91,7 @@ class IsolatedRows:
         self._source, self._row_ids, self._run_seed = source, list(row_ids), run_seed
         size = spec.rows_per_env
         spans = [slice(begin, begin + size) for begin in range(0, len(row_ids), size)]
-        self._envs = [_Environment(rows, self._make(rows), RestartBudget(*budget), 0) for rows in spans]
+        self._envs = [_Environment(rows, self._make(rows), RestartBudget(*budget)) for rows in spans]
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         """Starts or replays episodes in all rows; an environment that fails is replaced."""
@@ -76,12 +101,12 @@ class IsolatedRows:
             rows = env.rows
             own = EpisodeReset(request.episodes[rows], request.actions[rows], request.on_step, request.stages[rows])
             part = rows_of_step(out, rows) if isinstance(out, StepRows) else rows_of_first(out, rows)
-            env.episode, env.shown = max(own.episodes), part.observation
+            env.episodes, env.shown = np.array(own.episodes, np.int64), part.observation
+            env.plays, env.skips, env.broken = True, 0, False
             try:
                 env.inside.reset(own, part)
             except _FAILURES as error:
-                if not self._replace(env, error, part, own.stages):
-                    raise
+                self._show_later(env, error, part, own.stages)
             env.shown = part.observation
 
     def step(self, action: Tree, out: StepRows) -> None:
@@ -90,16 +115,18 @@ class IsolatedRows:
         recoverable = _FAILURES if all(np.isfinite(leaf).all() for leaf in leaves(action)) else ()
         for env in self._envs:
             part = rows_of_step(out, env.rows)
-            try:
-                env.inside.step(take(action, env.rows), part)
-                env.inside.verify(take(part.observation, None), part.reward[None])
-            except recoverable as error:
-                shown = map_leaves(np.copy, env.shown)
-                if not self._replace(env, error, part):
-                    self._disable(env, shown, part)
-                self.on_cut(env.rows)
+            if env.plays:
+                try:
+                    env.inside.step(take(action, env.rows), part)
+                    env.inside.verify(take(part.observation, None), part.reward[None])
+                except recoverable as error:
+                    self._report(error)
+                    env.broken = True
+                    self._start_next(env, part, made_progress=True)
+                    self.on_cut(env.rows)
             else:
-                env.episode += int(part.is_first.any())
+                self._start_next(env, part, made_progress=False)
+            env.episodes += part.is_first
             env.shown = part.observation
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:
@@ -116,31 +143,58 @@ class IsolatedRows:
             cast("StagedRows", inside).read_stage = lambda row: self.read_stage(rows.start + row)
         return inside
 
-    def _replace(
-        self, env: _Environment, error: Exception, out: FirstRows | StepRows, stages: tuple[int, ...] = ()
-    ) -> bool:
-        """Makes a new environment and starts its next episode; returns False if it has failed too often."""
-        failed: Exception = error
-        while True:
-            self.on_failure(f"{failed}; its episode is dropped\n{''.join(traceback.format_exception(failed))}")
-            if env.budget.grant(monotonic(), made_progress=failed is error) is None:
-                return False
-            env.episode += 1
-            count = env.rows.stop - env.rows.start
-            with contextlib.suppress(Exception):  # a broken environment may fail to close as well
-                env.inside.close()
-            if isinstance(out, StepRows):
-                out.prepare()  # the failed step may have written a part of it
-            try:
-                env.inside = self._make(env.rows)
-                env.inside.reset(EpisodeReset((env.episode,) * count, (None,) * count, stages=stages), out)
-                return True
-            except Exception as again:  # noqa: BLE001  any error of a constructor counts against the budget
-                failed = again
+    def _show_later(
+        self, env: _Environment, error: Exception, out: FirstRows | StepRows, stages: tuple[int, ...]
+    ) -> None:
+        """Shows the start of the first later episode whose reset succeeds, and lets a later step start that episode.
 
-    def _disable(self, env: _Environment, shown: Tree, out: StepRows) -> None:
-        count = env.rows.stop - env.rows.start
-        env.inside = DisabledRows(count, shown)
-        out.prepare()
-        env.inside.step(None, out)
-        self.on_disabled(count)
+        Raises:
+            Exception: `error`, if the environment has failed too often.
+        """
+        failed = error
+        while True:
+            self._report(failed)
+            if env.budget.grant(monotonic(), made_progress=failed is error) is None:
+                raise error
+            if isinstance(out, StepRows):
+                out.prepare()  # the failed reset may have written a part of it
+            try:
+                self._replace(env)
+                env.start(env.skips + 1, out, stages)
+            except Exception as again:  # noqa: BLE001  any error of a constructor counts against the budget
+                env.skips += 1
+                failed = again
+            else:
+                env.plays = False
+                return
+
+    def _start_next(self, env: _Environment, out: StepRows, made_progress: bool) -> None:
+        """Starts the next episode, or publishes that it is skipped; disables an environment that has failed too often."""
+        shown = map_leaves(np.copy, env.shown)
+        env.plays = False
+        if env.broken and env.budget.grant(monotonic(), made_progress) is None:
+            env.inside, env.plays = env.repeat(shown, out), True
+            self.on_disabled(env.count)
+            return
+        if env.skips:
+            env.skips -= 1
+            env.repeat(shown, out)
+            return
+        out.prepare()  # a failed step may have written a part of it
+        try:
+            if env.broken:
+                self._replace(env)
+            env.start(1, out)
+            env.plays, env.broken = True, False
+        except Exception as error:  # noqa: BLE001  as above
+            self._report(error)
+            env.broken = True
+            env.repeat(shown, out)
+
+    def _replace(self, env: _Environment) -> None:
+        with contextlib.suppress(Exception):  # a broken environment may fail to close as well
+            env.inside.close()
+        env.inside = self._make(env.rows)
+
+    def _report(self, error: Exception) -> None:
+        self.on_failure(f"{error}; its episode is dropped\n{''.join(traceback.format_exception(error))}")

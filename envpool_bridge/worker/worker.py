@@ -166,6 +166,7 @@ class Worker:
         self._board = WorkerBoard(shape, board)
         self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board)
         self._seed_global_generators()
+        self._board.start_disabled(config.worker)
         source: EnvSource = pickle.loads(config.source)
         self._parts: list[Part] = []
         for part in shape.parts_of_worker(config.worker):

@@ -8,8 +8,10 @@ import pytest
 from gymnasium import spaces
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
-from envpool_bridge.envs.protocol import FirstRows, GymnasiumReset, StepRows
+from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, StepRows, first_rows
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
 
 FINE = np.zeros(2, np.float32)
 NAN = np.array([0.0, np.nan], np.float32)
@@ -118,3 +120,30 @@ def test_verify_names_step_and_row_of_a_bad_value(monkeypatch):
     observation[2, 1, 0], reward[0, 1] = 0.0, np.inf
     with pytest.raises(BadEnvOutputError, match="row 11, step 3: bad reward: expected a finite float32, got inf"):
         rows.verify(observation, reward)
+
+
+class ReusesItsArray(gymnasium.Env):
+    """Shows the number of steps, always in the same array."""
+
+    observation_space = spaces.Box(0.0, 100.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self):
+        self.shown = np.zeros(1, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.shown[0] = 0
+        return self.shown, {}
+
+    def step(self, action):
+        self.shown += 1
+        return self.shown, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(("replayed", "frames"), [(5, [3, 4, 5]), (1, [0, 0, 1])])
+def test_replayed_frames_of_a_reused_array_differ(replayed, frames):
+    source = GymnasiumSource(ReusesItsArray, "Reuses", frame_stack=3)
+    rows = source.make_rows([0], 1, False)
+    (slot,) = allocate_slots(make_layout(source.spec(), PoolShape(1, 1, 1, 1, 4, 1), {}))
+    rows.reset(EpisodeReset((0,), (np.zeros(replayed, np.int32),)), first_rows(slot))
+    assert slot.frames[:3, 0, 0].tolist() == frames

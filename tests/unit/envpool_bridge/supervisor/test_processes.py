@@ -52,6 +52,24 @@ def many_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def descriptors():
+    paths = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sorted(os.readlink(path) for path in paths if os.path.lexists(path))  # the list's own is closed
+
+
+@pytest.mark.parametrize("place", ["processes.ForkServer", "supervisor.Doorbell"])
+def test_a_pool_that_cannot_be_made_leaves_nothing(place, monkeypatch):
+    def fail(*args):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(f"envpool_bridge.supervisor.{place}", fail)
+    before = descriptors()
+    with pytest.raises(OSError, match="no more processes") as caught:
+        make_pool(SHAPE)
+    assert caught.value.__traceback__ is not None  # it keeps what the constructor has made from its collection
+    assert descriptors() == before
+
+
 class HangsOnce(Counting):
     """Never returns from its third step while the file is there."""
 

@@ -171,6 +171,8 @@ def test_rows_that_are_given_up_are_counted_by_worker(ring):
     assert ring.board.rows_disabled(0) == 3
     other = WorkerBoard(SHAPE, os.dup(ring.board.descriptor))
     assert other.rows_disabled(0) == 3  # from another process too
+    other.start_disabled(0)  # by the successor, which makes all of its rows
+    assert ring.board.rows_disabled(0) == 0
     other.close()
 
 
