@@ -198,7 +198,7 @@ def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: E
     episodes, params = config.eval.final_episodes, report.state.params
     evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
     evaluation = evaluation.of_agents(config.eval.agents)
-    write_json(report.directory / "eval.json", evaluation.to_json())
+    write_json(report.directory / "eval.json", {"update": report.num_updates, **evaluation.to_json()})
     return dataclasses.replace(report, evaluation=evaluation)
 
 

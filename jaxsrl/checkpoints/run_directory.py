@@ -174,11 +174,16 @@ def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON atomically: a reader sees the old file or the new one, also after a loss of power."""
+    """Writes JSON atomically; see `write_text`."""
+    write_text(path, json.dumps(data, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file atomically: a reader sees the old file or the new one, also after a loss of power."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with open(temporary, "w") as file:
-            file.write(json.dumps(data, indent=1) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

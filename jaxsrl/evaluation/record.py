@@ -33,7 +33,8 @@ class RecordConfig:
 
     Attributes:
         episodes: number of episodes; 0 for as many as `env_steps` needs.
-        env_steps: least number of env steps of whole episodes; 0 for as many as `episodes` have.
+        env_steps: least number of env steps of whole episodes; 0 for as many as `episodes` have. The episodes that are in
+            progress when they are reached are recorded to their ends, so that there may be many more steps.
         epsilon: probability of a random action at each step.
         mode: how the policy chooses its actions.
         seed: of environments and actions.
@@ -112,22 +113,28 @@ class _Step(NamedTuple):
 
 
 def _record_episodes(player: RowsPlayer, rows: EnvRows, writer: DatasetWriter, config: RecordConfig) -> None:
-    """Writes each episode when it ends. Of a number of episodes every row plays its share: short ones are not preferred."""
+    """Writes each episode when it ends. Short episodes are not preferred.
+
+    Of a number of episodes every row plays its share. When there are enough env steps, every row plays its episode to the end.
+    """
     player.start(rows)
     wanted = np.array([len(range(row, config.episodes, rows.num_rows)) for row in range(rows.num_rows)])
+    if config.env_steps:
+        wanted[:] = 1  # until there are enough steps
     steps: deque[_Step] = deque()
     begins = np.zeros(rows.num_rows, int)
     num_steps = num_recorded = 0
-    while num_recorded < config.env_steps if config.env_steps else wanted.any():
+    while wanted.any():
         out = player.step(rows)
         steps.append(_copy_step(player))
         num_steps += 1
-        for row in np.flatnonzero(out.terminated | out.truncated):
-            if config.env_steps or wanted[row]:
-                wanted[row] -= 1
-                length = num_steps - int(begins[row])
-                writer.append(_episode(list(itertools.islice(steps, len(steps) - length, None)), out, int(row)))
-                num_recorded += length
+        ended = np.flatnonzero((out.terminated | out.truncated) & (wanted > 0))
+        for row in ended:
+            length = num_steps - int(begins[row])
+            writer.append(_episode(list(itertools.islice(steps, len(steps) - length, None)), out, int(row)))
+            num_recorded += length
+        if num_recorded >= config.env_steps:
+            wanted[ended] -= 1
         begins[out.is_first] = num_steps
         while len(steps) > num_steps - begins.min():
             steps.popleft()

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from agents.api import Mode
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.datasets.dataset import Dataset, find_episodes, open_dataset
 from jaxsrl.datasets.episodes import merge, write_first_steps
-from jaxsrl.datasets.manifest import set_scores
+from jaxsrl.datasets.manifest import read_manifest, set_scores
 from jaxsrl.datasets.writer import is_dataset
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.record import RecordConfig, record
@@ -29,6 +31,7 @@ SETS = ("random", "medium", "expert", "replay", "medium-expert")
 TRAINING = "training"
 """Name of the dataset of all steps of the training run, of which "replay" is the beginning."""
 _MEDIUM = 1 / 3
+_ENV_STEPS = "requested_env_steps"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +39,7 @@ class SetsConfig:
     """Sizes of the sets.
 
     Attributes:
-        env_steps: least number of env steps of each recorded set.
+        env_steps: least number of env steps of each recorded set; its last episodes are recorded to their ends.
         stochastic: sample the actions of medium and expert instead of taking the most likely ones.
         seed: of the first recorded set; the others have the next ones.
     """
@@ -86,7 +89,9 @@ def choose_levels(evaluations: list[Evaluation], random_return: float) -> Levels
     return Levels(expert, next(each for each in at_stage if each.mean_return >= wanted))
 
 
-def make_sets(run: Path, out: Path, config: SetsConfig, show: Callable[[str], None]) -> list[dict[str, Any]]:
+def make_sets(
+    run: Path, out: Path, config: SetsConfig, show: Callable[[str], None], env: EnvConfig | AnyEnv | None = None
+) -> list[dict[str, Any]]:
     """Writes the sets that are missing, scores all, and returns a description of each.
 
     Args:
@@ -94,22 +99,27 @@ def make_sets(run: Path, out: Path, config: SetsConfig, show: Callable[[str], No
         out: directory of the sets, which contains that of all steps of the run, `TRAINING`.
         config: sizes.
         show: receives a line for each set.
+        env: environment of the experiment; None for that of the checkpoints.
 
     Raises:
         UserError: the run has no evaluations or models, or has not learned.
+        UserError: a set that is there has another origin than the one to write.
     """
     metadata = read_saved_run(run).metadata
-    source = _record_missing(run, out / "random", config, RecordConfig(env_steps=config.env_steps, epsilon=1.0), 0)
+    random = RecordConfig(env_steps=config.env_steps, epsilon=1.0, seed=config.seed)
+    source = _record_missing(run, out / "random", random, env)
     random_return = mean_return(source)
     levels = choose_levels(read_evaluations(run), random_return)
     mode = Mode.SAMPLE if config.stochastic else Mode.GREEDY
-    play = RecordConfig(env_steps=config.env_steps, mode=mode)
     for number, (name, level) in enumerate((("medium", levels.medium), ("expert", levels.expert)), 1):
         show(f"{name}: update {level.update}, return {level.mean_return:,.1f}")
-        _record_missing(ModelStore(run / MODELS).find(str(level.update)).path, out / name, config, play, number)
-    length = from_json(RunConfig, metadata["experiment"]["run"]).rollout_length
-    _write_missing(out / "replay", lambda path: write_first_steps(out / TRAINING, path, levels.medium.update * length))
-    _write_missing(out / "medium-expert", lambda path: merge([out / "medium", out / "expert"], path))
+        play = RecordConfig(env_steps=config.env_steps, mode=mode, seed=config.seed + number)
+        _record_missing(ModelStore(run / MODELS).find(str(level.update)).path, out / name, play, env)
+    count = levels.medium.update * from_json(RunConfig, metadata["experiment"]["run"]).rollout_length
+    _write_missing(out / "replay", {"first_steps": count}, lambda path: write_first_steps(out / TRAINING, path, count))
+    parts = [out / "medium", out / "expert"]
+    merged = {"merged": [{"path": part.name, **open_dataset(part).manifest.origin} for part in parts]}
+    _write_missing(out / "medium-expert", merged, lambda path: merge(parts, path))
     rows = []
     for name in SETS:
         set_scores(out / name, random_return, levels.expert.mean_return)
@@ -125,21 +135,54 @@ def mean_return(dataset: Dataset) -> float:
     return float(np.mean(find_episodes(dataset.steps).returns))
 
 
-def _record_missing(path: Path, out: Path, sets: SetsConfig, config: RecordConfig, number: int) -> Dataset:
-    loaded, metadata = load_agent(path), read_saved_run(path).metadata
-    agent_name = "random" if config.epsilon == 1.0 else loaded.agent.name
-    origin = {"run": path.name, "agent": agent_name, "update": loaded.update}
-    config, env = dataclasses.replace(config, seed=sets.seed + number), metadata["experiment"]["env"]
-    return _write_missing(
-        out, lambda place: record(loaded.agent, loaded.params, loaded.source, place, config, env, origin)
-    )
+def _record_missing(path: Path, out: Path, config: RecordConfig, env: EnvConfig | AnyEnv | None) -> Dataset:
+    """Records the policy of a run or a model unless the set is there."""
+    loaded, saved_env = load_agent(path, env=env), read_saved_run(path).metadata["experiment"]["env"]
+    is_random = config.epsilon == 1.0
+    agent_name = "random" if is_random else loaded.agent.name
+    origin = {"run": path.name, "agent": agent_name, "update": loaded.update, _ENV_STEPS: config.env_steps}
+    wanted = {**origin, "mode": config.mode.value, "seed": config.seed}
+    if is_random:
+        del wanted["update"]  # a run that was trained further has the same random actions
+    saved_env = saved_env if isinstance(saved_env, dict) else None
+
+    def write(place: Path) -> Dataset:
+        return record(loaded.agent, loaded.params, loaded.source, place, config, saved_env, origin)
+
+    return _write_missing(out, wanted, write)
 
 
-def _write_missing(path: Path, write: Callable[[Path], Any]) -> Dataset:
-    """Writes a dataset unless it is there. Its directory gets its name when it is complete."""
-    if not is_dataset(path):
+def _write_missing(path: Path, origin: dict[str, Any], write: Callable[[Path], Any]) -> Dataset:
+    """Writes a dataset unless it is there. Its directory gets its name when it is complete.
+
+    Args:
+        path: directory of the dataset.
+        origin: part of its origin.
+        write: writes it into a directory.
+
+    Raises:
+        UserError: the dataset that is there has another origin.
+    """
+    if is_dataset(path):
+        _validate_origin(path, origin)
+    else:
         partial = path.with_name(f".{path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         write(partial)
         partial.rename(path)
     return open_dataset(path)
+
+
+def _validate_origin(path: Path, wanted: dict[str, Any]) -> None:
+    """Raises UserError if a dataset differs in a value of its origin; one that an older version did not store is not compared."""
+    stored = read_manifest(path).origin
+    differences = [
+        f"{name} {stored[name]} instead of {value}"
+        for name, value in wanted.items()
+        if name in stored and stored[name] != value
+    ]
+    if differences:
+        raise UserError(
+            f"{path} was written with {', '.join(differences)}: expected the same values; choose another --out, give the earlier "
+            f"options, or delete {path}"
+        )

@@ -175,8 +175,10 @@ class ModelStore:
         """Deletes all versions without a tag but the newest `keep`; returns the deleted ones.
 
         Raises:
-            UserError: the store is frozen.
+            UserError: the store is frozen, or `keep` is negative.
         """
+        if keep < 0:
+            raise UserError(f"expected a number of models to keep from 0: got {keep}")
         with change_index(self.directory) as index:
             tagged = set(index["tags"].values())
             free = [version for version in self._checkpoints.steps() if version not in tagged]

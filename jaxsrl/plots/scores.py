@@ -11,6 +11,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.plots.grouping import Group
 from jaxsrl.plots.run_curve import RunCurve
+from jaxsrl.runs.summary import checkpoint_steps
 
 Score = Literal["last", "best", "evaluation"]
 Bounds = Mapping[str, tuple[float, float]]
@@ -25,7 +26,7 @@ def run_score(curve: RunCurve, score: Score) -> float:
         score: "last" or "best" of the curve, or the mean return of its evaluation (`eval.json`).
 
     Raises:
-        UserError: the score is "evaluation", and the run has none.
+        UserError: the score is "evaluation", and the run has none, or that of an earlier update.
     """
     if score == "last":
         return float(curve.y[-1])
@@ -34,6 +35,13 @@ def run_score(curve: RunCurve, score: Score) -> float:
     evaluation = read_json(curve.path / "eval.json")
     if not isinstance(evaluation, dict) or not isinstance(evaluation.get("mean_return"), int | float):
         raise UserError(f"{curve.path / 'eval.json'} has no mean_return: run `jaxsrl evaluate {curve.path}` again")
+    update, newest = evaluation.get("update", -1), max(checkpoint_steps(curve.path), default=-1)
+    if update < newest:
+        evaluated = "unknown" if update < 0 else update
+        raise UserError(
+            f"{curve.path / 'eval.json'} is of update {evaluated}: expected that of the newest checkpoint, {newest}; run "
+            f"`jaxsrl evaluate {curve.path}`"
+        )
     return float(evaluation["mean_return"])
 
 

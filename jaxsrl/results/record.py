@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.run_directory import CONFIG, PROVENANCE, read_json
+from jaxsrl.checkpoints.run_directory import CONFIG, PROVENANCE, read_json, write_text
 from jaxsrl.metrics.record_file import ELAPSED, RecordFile
 from jaxsrl.results.curve import training_curve
 from jaxsrl.runs.state import FINISHED
@@ -110,7 +110,7 @@ def make_result(run: Path, preset: str = "") -> Result:
 
 def _read_evaluation(run: Path, last_update: int) -> dict[str, float]:
     evaluation = read_json(run / "eval.json")
-    update = evaluation.get("update", last_update)  # the run itself writes none
+    update = evaluation.get("update", "unknown (an older version wrote it)")
     if update != last_update:
         raise UserError(
             f"{run / 'eval.json'} is of update {update}: expected the last one, {last_update}; run `jaxsrl evaluate {run}`"
@@ -136,7 +136,7 @@ def write_result(result: Result, directory: Path) -> Path:
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in dataclasses.asdict(result).items()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     return path

@@ -53,7 +53,7 @@ def train_missing(
         jaxsrl: start of the command line.
 
     Returns:
-        0; 1 if a run failed; the status of the signal after a stop signal.
+        0; 1 if a run failed or cannot be recorded; the status of the signal after a stop signal.
     """
     deadline = time.monotonic() + hours * 3600 if hours else None
     stopped: list[str] = []
@@ -79,7 +79,11 @@ def train_missing(
                 failed = True
                 show(f"{name} failed with exit status {status}")
                 continue
-            show(f"written to {_record(task, seed, runs / name, results)}")
+            try:
+                show(f"written to {_record(task, seed, runs / name, results)}")
+            except UserError as error:
+                failed = True
+                show(f"{name} has no result: {error}")
     return exit_status(stopped[0]) if stopped else int(failed)
 
 

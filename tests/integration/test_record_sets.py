@@ -12,6 +12,7 @@ import jaxsrl.cli.main
 from envpool_bridge.errors import UserError
 from jaxsrl.datasets.dataset import find_damage, open_dataset
 from jaxsrl.datasets.writer import leaf_arrays
+from jaxsrl.evaluation import standard_sets
 from jaxsrl.evaluation.standard_sets import SETS, SetsConfig, choose_levels
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
 
@@ -59,6 +60,19 @@ def test_invalid_flags_are_rejected_before_training(capsys, tmp_path, monkeypatc
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "sets").exists()
+
+
+def test_the_sets_get_the_environment_of_the_flags(tmp_path, monkeypatch):
+    played = []
+
+    def note(run, out, config, show, env):
+        played.append(env)
+        return []
+
+    monkeypatch.setattr(subprocess, "run", lambda command, **settings: subprocess.CompletedProcess(command, 0))
+    monkeypatch.setattr(standard_sets, "make_sets", note)
+    jaxsrl.cli.main.main(["record-sets", "dqn_cartpole", "--out", str(tmp_path), "--env.id", "mine:Id-v0"])
+    assert [env.id for env in played] == ["mine:Id-v0"]
 
 
 def test_bad_sizes_are_rejected():

@@ -17,7 +17,8 @@ class Record:
         path: run directory, RUN@TAG, or directory of a checkpoint.
         out: directory to create.
         episodes: number of episodes; 0 for as many as --env-steps needs.
-        env_steps: least number of env steps; 0 for as many as --episodes have.
+        env_steps: least number of env steps; 0 for as many as --episodes have. Episodes in progress when they are reached are
+            recorded to their ends.
         stochastic: sample actions instead of taking the most likely one.
         random: take random actions only.
         replay: write the steps of the checkpoint's replay buffer instead of playing.

@@ -28,7 +28,7 @@ class RecordSets:
     Attributes:
         experiment: name of one in experiments/, here or of the package, or the path of a Python file.
         out: directory of the sets, of the run, and of the dataset of all its steps.
-        env_steps: least number of env steps of each recorded set.
+        env_steps: least number of env steps of each recorded set; its last episodes are recorded to their ends.
         evaluations: number of versions of the policy to evaluate, at equal distances of env steps.
         stochastic: sample the actions of medium and expert instead of taking the most likely ones.
         seed: of the recorded sets; --run.seed is that of training.
@@ -60,7 +60,8 @@ class RecordSets:
         validate_flags(_OWNED, self.flags)
         config = SetsConfig(self.env_steps, self.stochastic, self.seed)
         path = find_experiment(self.experiment)
-        run = load_experiment(path, self.flags).run
+        experiment = load_experiment(path, self.flags)
+        run = experiment.run
         if run.eval.mode == "sample":
             raise UserError("the sets need greedy evaluations: expected --eval.mode greedy or both, got sample")
         every = str(max(1, run.total_env_steps // self.evaluations))
@@ -80,6 +81,6 @@ class RecordSets:
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
-        rows = make_sets(self.out / "run", self.out, config, show)
+        rows = make_sets(self.out / "run", self.out, config, show, experiment.env)
         print_tables({"sets": rows}, self.json, f"datasets in {self.out}")
         return 0

@@ -132,7 +132,8 @@ def test_train_reports_evaluation_and_saves_the_value(tmp_path, capsys):
     assert (report.env_steps, report.stopped_by) == (64, "")
     assert report.evaluation is not None
     assert len(report.evaluation.returns) == 3
-    assert json.loads((report.directory / "eval.json").read_text()) == report.evaluation.to_json()
+    saved = json.loads((report.directory / "eval.json").read_text())
+    assert saved == {"update": 2, **report.evaluation.to_json()}
     assert json.loads((report.directory / "config.json").read_text())["experiment"] == to_json(experiment)
     loaded = jaxsrl.load_agent(report.directory)
     assert loaded.update == 2

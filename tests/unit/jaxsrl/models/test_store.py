@@ -101,6 +101,12 @@ def test_collection_keeps_all_if_there_are_fewer(store):
     assert [model.version for model in store.models()] == [1, 2, 3]
 
 
+def test_collection_rejects_a_negative_number(store):
+    with pytest.raises(UserError, match="models to keep from 0: got -1"):
+        store.collect_garbage(keep=-1)
+    assert [model.version for model in store.models()] == [1, 2, 3]
+
+
 def test_load_repeats_a_query_whose_version_was_deleted(store, monkeypatch):
     def delete_then_load(path):
         monkeypatch.undo()

@@ -36,6 +36,20 @@ def test_a_run_is_worth_its_last_or_best_value_or_its_evaluation(make_run):
         run_score(curve, "evaluation")
 
 
+@pytest.mark.parametrize(("update", "shown"), [({}, "unknown"), ({"update": 4}, "4")])
+def test_an_evaluation_of_an_earlier_update_is_no_score(make_run, update, shown):
+    run = make_run("a", [1.0, 9.0, 4.0])
+    ((curve,), _) = read_curves([run], "steps", "episode/return_mean")
+    (run / "checkpoints" / "5").mkdir(parents=True)
+    (run / "eval.json").write_text(json.dumps({"mean_return": 7, **update}))
+    with pytest.raises(
+        UserError, match=f"is of update {shown}: expected that of the newest checkpoint, 5; run `jaxsrl"
+    ):
+        run_score(curve, "evaluation")
+    (run / "eval.json").write_text(json.dumps({"mean_return": 7, "update": 5}))
+    assert run_score(curve, "evaluation") == 7.0
+
+
 def test_without_bounds_the_worst_run_is_0_and_the_best_is_1(groups):
     methods, left_out = scores_by_method(groups, "last", None)
     for found in methods["ppo"]:

@@ -20,6 +20,7 @@ def save_finished_run(path, provenance=(PROVENANCE,), greedy=True, env_id="Hoppe
     write_json(path / "config.json", config)
     write_json(path / "provenance.json", list(provenance))
     evaluation = {
+        "update": 10,
         "mean_return": 100.00000001,
         "std_return": 2.5,
         "episodes": 20,

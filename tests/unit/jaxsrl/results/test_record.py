@@ -1,7 +1,9 @@
 """Results of runs as files."""
 
 import dataclasses
+import errno
 import json
+import os
 
 import pytest
 
@@ -93,10 +95,12 @@ def test_make_result_rejects_sampled_evaluation(tmp_path):
 def test_make_result_rejects_an_older_version(tmp_path):
     run = save_finished_run(tmp_path / "run")
     evaluation = json.loads((run / "eval.json").read_text())
-    (run / "eval.json").write_text(json.dumps({**evaluation, "update": 10}))
-    make_result(run)
     (run / "eval.json").write_text(json.dumps({**evaluation, "update": 9}))
     with pytest.raises(UserError, match=r"is of update 9: expected the last one, 10; run `jaxsrl evaluate"):
+        make_result(run)
+    del evaluation["update"]
+    (run / "eval.json").write_text(json.dumps(evaluation))
+    with pytest.raises(UserError, match=r"is of update unknown .*: expected the last one, 10; run `jaxsrl evaluate"):
         make_result(run)
 
 
@@ -115,6 +119,20 @@ def test_write_result_keeps_the_result_of_another_command(tmp_path):
     assert read_results(tmp_path) == [make()]
     write_result(dataclasses.replace(make(), seconds=1.0), tmp_path)
     assert read_results(tmp_path)[0].seconds == 1.0
+
+
+def test_a_failed_write_keeps_the_earlier_result(tmp_path, monkeypatch):
+    path = write_result(make(), tmp_path)
+    no_space = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill_the_disk(descriptor):
+        raise no_space
+
+    monkeypatch.setattr(os, "fsync", fill_the_disk)
+    with pytest.raises(UserError, match="cannot write .*: No space left"):
+        write_result(dataclasses.replace(make(), seconds=1.0), tmp_path)
+    assert read_results(tmp_path) == [make()]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_read_result_rejects_another_form(tmp_path):

@@ -146,9 +146,12 @@ def test_signal_stops_training_and_leaves_no_process(tmp_path, trainer, number):
     assert not (tmp_path / "runs" / "A-v0-ppo-s1.log").exists()
 
 
-def test_train_missing_rejects_a_run_of_another_task(tmp_path, trainer):
-    with pytest.raises(UserError, match="expected seed 0 of A-v0"):
-        train(tmp_path, trainer, [TaskRuns("A-v0", "ppo", "--work 0 --env.id B-v0", seeds=1)])
+def test_train_missing_goes_on_after_a_run_of_another_task(tmp_path, trainer):
+    other = TaskRuns("A-v0", "ppo", "--work 0 --env.id B-v0", seeds=1)
+    status, lines = train(tmp_path, trainer, [other, TaskRuns("C-v0", "ppo", "--work 0", seeds=1)])
+    assert status == 1
+    assert any("A-v0-ppo-s0 has no result: " in line and "expected seed 0 of A-v0" in line for line in lines)
+    assert [result.task for result in read_results(tmp_path / "results")] == ["C-v0"]
 
 
 def test_select_tasks_takes_tasks_and_settings():
