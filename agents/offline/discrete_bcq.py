@@ -47,7 +47,6 @@ class DiscreteBCQConfig(DQNConfig):
         super().__post_init__()
         validate.fraction(self, "threshold")
         validate.not_negative(self, "logit_penalty")
-        validate.uniform_replay(self, "Discrete BCQ")
 
 
 class DiscreteBCQ(NamedTuple):
@@ -115,7 +114,7 @@ def update(bcq: DiscreteBCQ, state: LearnerState, sample: Sample, key: Array) ->
 
     def total_loss(params: Params) -> tuple[Array, tuple[Metrics, Array]]:
         error, (metrics, priority) = loss(dqn, params, state.extra.target, batch, importance, key)
-        imitation, behavior_metrics = imitation_loss(bcq, params["behavior"], batch)
+        imitation, behavior_metrics = imitation_loss(bcq, params["behavior"], batch, importance)
         total = error + imitation
         return total, (metrics | behavior_metrics | {"loss/total": total}, priority)
 
@@ -124,14 +123,17 @@ def update(bcq: DiscreteBCQ, state: LearnerState, sample: Sample, key: Array) ->
     return state, metrics | step_metrics, priority
 
 
-def imitation_loss(bcq: DiscreteBCQ, params: Params, batch: Transitions) -> tuple[Array, Metrics]:
-    """Returns -E[log p(a|o)] + w E[mean_b logit_b^2] of the behavior policy with these parameters; and metrics."""
+def imitation_loss(bcq: DiscreteBCQ, params: Params, batch: Transitions, importance: Array) -> tuple[Array, Metrics]:
+    """Returns -E[w log p(a|o)] + c E[w mean_b logit_b^2] of the behavior policy with these parameters; and metrics.
+
+    w is `importance`, [N], and c the weight of the penalty.
+    """
     logits = bcq.behavior.outputs(params, batch.observation, None)[..., 0]
     legal = bcq.behavior.legal(params, batch.observation)
     log_prob = jax.nn.log_softmax(logits if legal is None else mask_logits(logits, legal))
     mean = partial(weighted_mean, weight=batch.weight)
-    negative = -mean(select_action(log_prob, batch.action))
-    penalty = mean(jnp.mean(jnp.square(logits), axis=-1))
+    negative = -mean(importance * select_action(log_prob, batch.action))
+    penalty = mean(importance * jnp.mean(jnp.square(logits), axis=-1))
     likely = likely_actions(bcq.behavior, bcq.config.threshold, params, batch.observation)
     metrics = {
         "loss/behavior": negative,

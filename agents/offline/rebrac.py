@@ -42,7 +42,6 @@ class ReBRACConfig(TD3Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.not_negative(self, "actor_penalty", "critic_penalty")
-        validate.uniform_replay(self, "ReBRAC")
 
 
 def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
@@ -90,7 +89,7 @@ def update(
 
     target, distance = penalized_targets(td3, config, state.extra, batch, recorded, is_recorded, key)
     state, error, metrics = update_critic(td3, state, batch, target, importance)
-    state, actor_metrics = update_when_due(td3, state, batch, partial(actor_loss, td3, config))
+    state, actor_metrics = update_when_due(td3, state, batch, partial(actor_loss, td3, config, importance))
     metrics |= actor_metrics | {"policy/next_distance": weighted_mean(distance, batch.weight)}
     return state, metrics, jnp.mean(jnp.abs(error), axis=0)
 
@@ -124,13 +123,16 @@ def penalized_targets(
 
 
 def actor_loss(
-    td3: TD3, config: ReBRACConfig, actor: Params, critic: Params, batch: Transitions
+    td3: TD3, config: ReBRACConfig, importance: Array, actor: Params, critic: Params, batch: Transitions
 ) -> tuple[Array, Metrics]:
-    """Returns beta_1 E|mu(o) - a|^2 - E[min Q(o, mu(o))] / E|min Q|, the denominator without gradient (eq. 4); and metrics."""
+    """Returns beta_1 E|mu(o) - a|^2 - E[min Q(o, mu(o))] / E|min Q|, the denominator without gradient (eq. 4); and metrics.
+
+    `importance`, [N], weighs the squared distance.
+    """
     action = td3.actor.action(actor, batch.observation)
     value = jnp.min(td3.critics.values(critic, batch.observation, action), axis=0)
     size = jax.lax.stop_gradient(weighted_mean(jnp.abs(value), batch.weight))
-    distance = weighted_mean(jnp.sum(jnp.square(action - batch.action), axis=-1), batch.weight)
+    distance = weighted_mean(importance * jnp.sum(jnp.square(action - batch.action), axis=-1), batch.weight)
     size = jnp.where(size > 0.0, size, 1.0)  # 0 if no window counts
     loss = config.actor_penalty * distance - weighted_mean(value, batch.weight) / size
     return loss, {"loss/actor": loss, "policy/distance": distance}

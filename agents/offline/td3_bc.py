@@ -37,7 +37,6 @@ class TD3BCConfig(TD3Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.not_negative(self, "value_weight")
-        validate.uniform_replay(self, "TD3+BC")
 
 
 def make_td3_bc(config: TD3BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
@@ -73,22 +72,22 @@ def update(
 
     target = smoothed_targets(td3, state.extra, batch, key)
     state, error, metrics = update_critic(td3, state, batch, target, importance)
-    state, actor_metrics = update_when_due(td3, state, batch, partial(actor_loss, td3, value_weight))
+    state, actor_metrics = update_when_due(td3, state, batch, partial(actor_loss, td3, value_weight, importance))
     return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
 
 
 def actor_loss(
-    td3: TD3, value_weight: float, actor: Params, critic: Params, batch: Transitions
+    td3: TD3, value_weight: float, importance: Array, actor: Params, critic: Params, batch: Transitions
 ) -> tuple[Array, Metrics]:
     """Returns -alpha E[Q_1(o, mu(o))] / E|Q_1| + E[(mu(o) - a)^2], the denominator without gradient (eq. 5); and metrics.
 
-    The squared distance is the mean over the elements of the action.
+    The squared distance is the mean over the elements of the action. `importance`, [N], weighs it.
     """
     first = jax.tree.map(lambda leaf: leaf[:1], critic)
     action = td3.actor.action(actor, batch.observation)
     value = td3.critics.values(first, batch.observation, action)[0]
     size = jax.lax.stop_gradient(weighted_mean(jnp.abs(value), batch.weight))
-    distance = weighted_mean(jnp.mean(jnp.square(action - batch.action), axis=-1), batch.weight)
+    distance = weighted_mean(importance * jnp.mean(jnp.square(action - batch.action), axis=-1), batch.weight)
     size = jnp.where(size > 0.0, size, 1.0)  # 0 if no window counts
     loss = distance - value_weight * weighted_mean(value, batch.weight) / size
     return loss, {"loss/actor": loss, "policy/distance": distance}

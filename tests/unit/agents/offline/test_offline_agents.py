@@ -16,7 +16,7 @@ from agents.offline.awac import AWACConfig, build_awac, make_awac
 from agents.offline.bc import BCConfig, make_bc
 from agents.offline.bcq import BCQConfig
 from agents.offline.cql import CQL, CQLConfig, make_cql, soft_maximum
-from agents.offline.discrete_bcq import DiscreteBCQConfig
+from agents.offline.discrete_bcq import DiscreteBCQConfig, make_discrete_bcq
 from agents.offline.discrete_cql import DiscreteCQLConfig, make_discrete_cql
 from agents.offline.iql import IQLConfig, build_iql, make_iql
 from agents.offline.rebrac import ReBRACConfig, make_rebrac
@@ -208,9 +208,32 @@ def test_cql_weighs_windows_by_their_probability():
     assert_close(losses[1] - losses[0], difference)
 
 
-@pytest.mark.parametrize(
-    "config", [IQLConfig, AWACConfig, BCQConfig, TD3BCConfig, ReBRACConfig, DiscreteBCQConfig, BCConfig]
-)
+PRIORITIZED = {
+    "td3_bc": (make_td3_bc, TD3BCConfig, SPEC, "policy/distance"),
+    "rebrac": (make_rebrac, ReBRACConfig, SPEC, "policy/distance"),
+    "discrete_cql": (make_discrete_cql, DiscreteCQLConfig, DISCRETE, "loss/conservative"),
+    "discrete_bcq": (make_discrete_bcq, DiscreteBCQConfig, DISCRETE, "loss/behavior"),
+}
+
+
+@pytest.mark.parametrize("name", PRIORITIZED)
+def test_terms_of_recorded_actions_are_weighed_too(name):
+    """Each of five windows in turn is so probable that it weighs nothing: the terms without one add up to four times the whole."""
+    make, config, spec, metric = PRIORITIZED[name]
+    replay = dataclasses.replace(REPLAY, priority_exponent=0.6)
+    agent = make(config(replay, total_updates=10, importance_sampling_exponent=1.0), spec, NETWORK)
+    sample, state, update = sample_of(spec), start(agent), jax.jit(agent.update)
+    if name == "rebrac":
+        window = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[-1:]]), sample.trajectory)
+        sample = dataclasses.replace(sample, trajectory=window)
+    probabilities = [jnp.full(N, 1e-6), *(jnp.full(N, 1e-6).at[number].set(1.0) for number in range(N - 1))]
+    whole, *parts = (
+        float(update(state, dataclasses.replace(sample, probability=each), KEY)[1][metric]) for each in probabilities
+    )
+    assert sum(parts) == pytest.approx((N - 2) * whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("config", [IQLConfig, AWACConfig, BCQConfig, BCConfig])
 def test_algorithms_without_importance_weights_reject_priorities(config):
     with pytest.raises(UserError, match=r"has no importance weights .* expected replay.priority_exponent 0, got 0.6"):
         config(dataclasses.replace(REPLAY, priority_exponent=0.6))
