@@ -36,7 +36,7 @@ from agents.ops.action_scaling import (
     sync_random_acting,
     uniform_actions,
 )
-from agents.ops.gradient_descent import descend
+from agents.ops.gradient_descent import descend, step_when_due
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
@@ -287,18 +287,12 @@ def update_actor_when_due(
     sac: SAC, state: LearnerState, batch: Transitions, key: Array
 ) -> tuple[LearnerState, Metrics]:
     """Returns the state after one step of the actor and the temperature if it is due, and metrics. `key` is consumed."""
-    actor_step = partial(update_actor, sac, batch, key)
-    if sac.config.policy_delay == 1:
-        return actor_step(state)
-    # The loss is computed at every step, because metrics are averaged over gradient steps.
-    return jax.lax.cond(
-        state.extra.num_gradient_steps % sac.config.policy_delay == 0,
-        actor_step,
-        lambda old: (
-            old,
-            actor_loss(sac, old.params["actor"], old.extra.critic, old.extra.log_temperature, batch, key)[1],
-        ),
+    return step_when_due(
+        partial(update_actor, sac, batch, key),
+        lambda old: actor_loss(sac, old.params["actor"], old.extra.critic, old.extra.log_temperature, batch, key)[1],
         state,
+        count=state.extra.num_gradient_steps,
+        period=sac.config.policy_delay,
     )
 
 

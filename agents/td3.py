@@ -37,6 +37,7 @@ from agents.ops.action_scaling import (
     sync_random_acting,
     uniform_actions,
 )
+from agents.ops.gradient_descent import step_when_due
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
@@ -266,15 +267,12 @@ def update_when_due(
     td3: TD3, state: LearnerState, batch: Transitions, loss: ActorLossFn
 ) -> tuple[LearnerState, Metrics]:
     """Returns the state after one step of the actor and all targets if it is due, and metrics."""
-    actor_step = partial(update_actor_and_targets, td3, batch, loss)
-    if td3.config.policy_delay == 1:
-        return actor_step(state)
-    # The loss is computed at every step, because metrics are averaged over gradient steps.
-    return jax.lax.cond(
-        state.extra.num_gradient_steps % td3.config.policy_delay == 0,
-        actor_step,
-        lambda old: (old, loss(old.params["actor"], old.extra.critic, batch)[1]),
+    return step_when_due(
+        partial(update_actor_and_targets, td3, batch, loss),
+        lambda old: loss(old.params["actor"], old.extra.critic, batch)[1],
         state,
+        count=state.extra.num_gradient_steps,
+        period=td3.config.policy_delay,
     )
 
 

@@ -1,8 +1,11 @@
-"""One step of an optimizer."""
+"""One step of an optimizer, and steps that are taken more rarely than others."""
 
+from collections.abc import Callable
+
+import jax
 import optax
 
-from agents.api import Array, OptState, Params
+from agents.api import Array, LearnerState, Metrics, OptState, Params
 
 
 def descend(
@@ -23,3 +26,20 @@ def descend(
     """
     step, opt_state = optimizer.update(gradient, opt_state, params, num_updates=num_updates)
     return optax.apply_updates(params, step), opt_state
+
+
+def step_when_due(
+    step: Callable[[LearnerState], tuple[LearnerState, Metrics]],
+    metrics: Callable[[LearnerState], Metrics],
+    state: LearnerState,
+    *,
+    count: Array,
+    period: int,
+) -> tuple[LearnerState, Metrics]:
+    """Returns `step(state)` where `count` is a multiple of `period`, else the state as it is and `metrics(state)`.
+
+    Both compute metrics, because they are averaged over gradient steps.
+    """
+    if period == 1:
+        return step(state)
+    return jax.lax.cond(count % period == 0, step, lambda old: (old, metrics(old)), state)
