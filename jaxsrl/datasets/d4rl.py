@@ -9,7 +9,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from jaxsrl.datasets.episodes import episode_steps
 from jaxsrl.datasets.manifest import Manifest
-from jaxsrl.datasets.writer import DatasetWriter
+from jaxsrl.datasets.writer import make_dataset
 
 _ARRAYS = ("observations", "actions", "rewards", "terminals")
 
@@ -46,7 +46,7 @@ def from_d4rl(file: Path, out: Path, max_episode_steps: int | None = None) -> No
         file.stem, ArraySpec(observation.shape[1:], "float32"), ArraySpec(action.shape[1:], "float32", -1.0, 1.0)
     )
     begin = 0
-    with DatasetWriter(out, Manifest(spec, 1, origin={"d4rl": file.name})) as writer:
+    with make_dataset(out, Manifest(spec, 1, origin={"d4rl": file.name})) as writer:
         for last in np.flatnonzero(ends):
             at = slice(begin, last + 1 if terminal[last] else last)
             # No value follows a terminal step, so that its next observation does not matter.

@@ -12,7 +12,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import spec_to_dict
 from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.datasets.dataset import Dataset, find_episodes, open_dataset
-from jaxsrl.datasets.writer import DatasetWriter
+from jaxsrl.datasets.writer import DatasetWriter, make_dataset
 
 _APPENDED_STEPS = 4096
 
@@ -76,7 +76,7 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
     is_whole = best == 1.0 and len({dataset.manifest.num_rows for dataset in datasets}) == 1
     origin = {"merged": [{"path": dataset.path.name, **dataset.manifest.origin} for dataset in datasets], "best": best}
     manifest = dataclasses.replace(first, num_rows=first.num_rows if is_whole else 1, extras=extras, origin=origin)
-    with DatasetWriter(out, manifest) as writer:
+    with make_dataset(out, manifest) as writer:
         if is_whole:
             for dataset in datasets:
                 _append_all(writer, dataset, common)
@@ -100,7 +100,7 @@ def write_first_steps(path: Path, out: Path, num_steps: int) -> Dataset:
     if not 0 < num_steps <= dataset.manifest.num_steps:
         raise UserError(f"{path} has {dataset.manifest.num_steps} steps of each row: expected at least {num_steps}")
     origin = {**dataset.manifest.origin, "first_steps": num_steps}
-    with DatasetWriter(out, dataclasses.replace(dataset.manifest, origin=origin)) as writer:
+    with make_dataset(out, dataclasses.replace(dataset.manifest, origin=origin)) as writer:
         for begin in range(0, num_steps, _APPENDED_STEPS):
             writer.append(_slice(dataset.steps, begin, min(begin + _APPENDED_STEPS, num_steps), slice(None)))
     return open_dataset(out)

@@ -29,7 +29,8 @@ class Shard:
 
     Attributes:
         end: number of steps of a row up to the end of the shard.
-        checksums: CRC-32 of the shard's bytes in the file of each leaf, by the leaf's name.
+        checksums: CRC-32 of the shard's bytes in the file of each leaf, by the leaf's name; none of a leaf whose values were
+            being replaced when the writer was killed.
     """
 
     end: int

@@ -1,7 +1,10 @@
 """Conversion from and to datasets of Minari, the Farama Foundation's format (extra `minari`)."""
 
+import contextlib
 import json
+import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ from envpool_bridge.spec.tree import is_dict, is_tuple, items, take
 from jaxsrl.datasets.dataset import Dataset, find_episodes
 from jaxsrl.datasets.episodes import episode_steps
 from jaxsrl.datasets.manifest import Manifest
-from jaxsrl.datasets.writer import DatasetWriter
+from jaxsrl.datasets.writer import make_dataset, make_directory
+
+_PATH = "MINARI_DATASETS_PATH"
 
 
 def import_minari() -> Any:
@@ -57,7 +62,7 @@ def from_minari(name: str, out: Path) -> None:
     origin = {"minari": str(source.spec.dataset_id), "agent": str(metadata.get("algorithm_name", ""))}
     random, expert = (_number(metadata.get(name)) for name in ("ref_min_score", "ref_max_score"))
     is_lossy = False
-    with DatasetWriter(
+    with make_dataset(
         out, Manifest(spec, 1, env=env, origin=origin, score_random=random, score_expert=expert)
     ) as writer:
         for episode in source.iterate_episodes():
@@ -95,9 +100,10 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
         dataset_id: such as "jaxsrl/hopper/medium-v0".
 
     Raises:
-        UserError: Minari has such a dataset already, or the dataset has no whole episode.
+        UserError: the id is none, Minari has such a dataset already, or the dataset has no whole episode.
     """
     minari = import_minari()
+    namespace = _parse_namespace(minari, dataset_id)
     if dataset_id in minari.list_local_datasets():
         raise UserError(
             f"there is a Minari dataset {dataset_id!r} already: minari delete {dataset_id}, or choose another id"
@@ -124,6 +130,40 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
             infos=infos,
         )
         buffers.append(buffer)
+    if namespace is not None and namespace not in minari.namespace.list_local_namespaces():
+        minari.namespace.create_namespace(namespace)
+    with make_directory(minari.storage.get_dataset_path(dataset_id)) as directory:
+        # Minari writes into the place that it reads from. It lists no hidden directories.
+        hidden = directory.with_name(".minari")
+        with _minari_path(hidden):
+            _create(minari, dataset_id, manifest, buffers)
+        (hidden / dataset_id).rename(directory)
+    return len(buffers)
+
+
+def _parse_namespace(minari: Any, dataset_id: str) -> str | None:
+    try:
+        return minari.dataset.minari_dataset.parse_dataset_id(dataset_id)[0]
+    except (TypeError, ValueError) as error:  # the former without a version
+        raise UserError(
+            f"expected an id of Minari such as jaxsrl/hopper/medium-v0: got {dataset_id!r}; use --out with one"
+        ) from error
+
+
+@contextlib.contextmanager
+def _minari_path(path: Path) -> Iterator[None]:
+    """Makes Minari keep its datasets at this path until the block ends."""
+    before = os.environ.get(_PATH)
+    os.environ[_PATH] = str(path)
+    try:
+        yield
+    finally:
+        del os.environ[_PATH]
+        if before is not None:
+            os.environ[_PATH] = before
+
+
+def _create(minari: Any, dataset_id: str, manifest: Manifest, buffers: list[Any]) -> None:
     env_id = (manifest.env or {}).get("id")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about an author, a link and an environment of evaluation
@@ -131,8 +171,8 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
             dataset_id=dataset_id,
             buffer=buffers,
             env=gymnasium.spec(env_id) if env_id in gymnasium.registry else None,
-            observation_space=space_of_spec(spec.observation),
-            action_space=space_of_spec(spec.action),
+            observation_space=space_of_spec(manifest.spec.observation),
+            action_space=space_of_spec(manifest.spec.action),
             algorithm_name=str(manifest.origin.get("agent", "")),
             description=json.dumps(dict(manifest.origin)),
             data_format="hdf5",
@@ -140,7 +180,6 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
         )
     scores = {"ref_min_score": manifest.score_random, "ref_max_score": manifest.score_expert}
     created.storage.update_metadata({name: score for name, score in scores.items() if score is not None})
-    return len(buffers)
 
 
 def space_of_spec(spec: SpecTree) -> gymnasium.Space:

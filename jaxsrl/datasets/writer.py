@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import io
 import os
+import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from agents.api import Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import field_name
 from envpool_bridge.spec.tree import items
+from jaxsrl.checkpoints.run_directory import LOCK, lock_directory
 from jaxsrl.datasets.manifest import MANIFEST, Manifest, Shard, is_observed, leaf_file, read_manifest, write_manifest
 
 _SHARD_BYTES = 32 * 2**20
@@ -69,8 +72,11 @@ class DatasetWriter:
         self._failure: Exception | None = None
         for leaf in self._leaves.values():
             self._files.callback(leaf.close)
-            leaf.seek(self._num_steps)
+            leaf.read_last(self._num_steps)
+        # Before the files: readers accept files that are longer than the manifest says, and none that is shorter.
         write_manifest(path, manifest)
+        for leaf in self._leaves.values():
+            leaf.start(self._num_steps)
 
     @property
     def num_steps(self) -> int:
@@ -145,9 +151,14 @@ class DatasetWriter:
         truncated, (*earlier, newest) = self._leaves["truncated"], self.manifest.shards
         begin = earlier[-1].end if earlier else 0
         cut = self._leaves["valid"].last & ~self._leaves["terminated"].last
+        # Without a checksum while the values change: of a process that is killed then, both the old and the new ones are whole.
+        others = {name: checksum for name, checksum in newest.checksums.items() if name != "truncated"}
+        self._replace_shards(*earlier, dataclasses.replace(newest, checksums=others))
         checksum = truncated.replace_last(truncated.last | cut, self._num_steps - begin)
-        newest = dataclasses.replace(newest, checksums={**newest.checksums, "truncated": checksum})
-        self.manifest = dataclasses.replace(self.manifest, shards=(*earlier, newest))
+        self._replace_shards(*earlier, dataclasses.replace(newest, checksums={**others, "truncated": checksum}))
+
+    def _replace_shards(self, *shards: Shard) -> None:
+        self.manifest = dataclasses.replace(self.manifest, shards=shards)
         write_manifest(self.path, self.manifest)
 
     def commit(self) -> None:
@@ -156,8 +167,7 @@ class DatasetWriter:
         if self._num_steps == self.manifest.num_steps:
             return
         shard = Shard(self._num_steps, {name: leaf.commit(self._num_steps) for name, leaf in self._leaves.items()})
-        self.manifest = dataclasses.replace(self.manifest, shards=(*self.manifest.shards, shard))
-        write_manifest(self.path, self.manifest)
+        self._replace_shards(*self.manifest.shards, shard)
 
     def close(self) -> None:
         """Commits unless a write has failed, and closes the files; idempotent."""
@@ -174,6 +184,45 @@ class DatasetWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Closes the dataset; what was appended stays, also after an error."""
         self.close()
+
+
+@contextlib.contextmanager
+def make_dataset(path: Path, manifest: Manifest) -> Iterator[DatasetWriter]:
+    """Gives the writer of a new dataset, which `path` contains when the block has ended without an error; see `make_directory`."""
+    with make_directory(path) as directory, DatasetWriter(directory, manifest) as writer:
+        yield writer
+
+
+@contextlib.contextmanager
+def make_directory(path: Path) -> Iterator[Path]:
+    """Gives a directory to write a dataset into, which becomes `path` when the block has ended without an error.
+
+    Until then it is `.NAME.partial/NAME` in the same place. The steps that an interrupted process committed there stay until the
+    next call for this path.
+
+    Raises:
+        UserError: `path` is there and is no empty directory, or another process writes it.
+    """
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(
+            f"expected a new directory for a dataset: {path} cannot be replaced ({error.strerror}); remove it, or name another"
+        ) from error
+    partial = path.with_name(f".{path.name}.partial")
+    with lock_directory(partial, "dataset", "--out", "--out"):
+        for entry in partial.iterdir():
+            if entry.name != LOCK:
+                shutil.rmtree(entry)
+        directory = partial / path.name
+        try:
+            yield directory
+            directory.rename(path)
+        finally:
+            if not is_dataset(directory) or not read_manifest(directory).num_steps:
+                shutil.rmtree(partial)
 
 
 def leaf_arrays(steps: Trajectory) -> dict[str, np.ndarray]:
@@ -206,17 +255,19 @@ class _LeafFile:
         file = path / leaf_file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = open(file, "r+b" if file.exists() else "w+b")  # noqa: SIM115  stays open for the dataset
-        self._write_header(0)
-        self._begin = self._file.tell()
+        self._begin = len(self._header(0))
 
-    def seek(self, num_steps: int) -> None:
-        """Continues after `num_steps` steps."""
+    def read_last(self, num_steps: int) -> None:
+        """Reads the newest value of a file of `num_steps` steps."""
         if num_steps:
             self._file.seek(self._begin + (num_steps if self._observed else num_steps - 1) * self.last.nbytes)
             np.copyto(
                 self.last, np.frombuffer(self._file.read(self.last.nbytes), self.last.dtype).reshape(self.last.shape)
             )
-            self._write_header(num_steps + self._observed)
+
+    def start(self, num_steps: int) -> None:
+        """Continues after `num_steps` steps."""
+        self._write_header(num_steps + self._observed if num_steps else 0)
         self._file.seek(self._begin + num_steps * self.last.nbytes)
 
     def validate(self, values: np.ndarray | None, count: int) -> None:
@@ -242,7 +293,9 @@ class _LeafFile:
         self._file.write(np.ascontiguousarray(value).data.cast("B"))
         np.copyto(self.last, value)
         self._file.seek(-num_steps * self.last.nbytes, os.SEEK_CUR)
-        return zlib.crc32(self._file.read(num_steps * self.last.nbytes))
+        checksum = zlib.crc32(self._file.read(num_steps * self.last.nbytes))
+        os.fsync(self._file.fileno())
+        return checksum
 
     def commit(self, num_steps: int) -> int:
         """Makes the file a whole numpy file of `num_steps` steps; returns the checksum of the new bytes."""
@@ -262,7 +315,12 @@ class _LeafFile:
         self._file.close()
 
     def _write_header(self, count: int) -> None:
-        # numpy pads the header so that the first axis can grow in place.
         self._file.seek(0)
+        self._file.write(self._header(count))
+
+    def _header(self, count: int) -> bytes:
+        # numpy pads the header so that the first axis can grow in place.
+        header = io.BytesIO()
         form = {"descr": self.last.dtype.str, "fortran_order": False, "shape": (count, *self.last.shape)}
-        np.lib.format.write_array_header_1_0(self._file, form)
+        np.lib.format.write_array_header_1_0(header, form)
+        return header.getvalue()

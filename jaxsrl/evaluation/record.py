@@ -21,7 +21,7 @@ from jaxsrl.collect.inference.act import make_act
 from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.episodes import episode_steps
 from jaxsrl.datasets.manifest import Manifest
-from jaxsrl.datasets.writer import DatasetWriter
+from jaxsrl.datasets.writer import DatasetWriter, make_dataset
 from jaxsrl.evaluation.evaluate import on_one_device
 from jaxsrl.evaluation.player import RowsPlayer, evaluation_seed
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
@@ -91,7 +91,7 @@ def record(
         stacked = stacked._replace(act=with_random_actions(stacked.act, spec, config.epsilon))
     description = {**(origin or {}), "epsilon": config.epsilon, "mode": config.mode.value, "seed": config.seed}
     num_rows = min(config.max_rows, config.episodes or config.max_rows)
-    with DatasetWriter(out, Manifest(spec, 1, dict(agent.extras), env=env, origin=description)) as writer:
+    with make_dataset(out, Manifest(spec, 1, dict(agent.extras), env=env, origin=description)) as writer:
         rows = source.make_rows(range(num_rows), evaluation_seed(config.seed), False)
         try:
             player = RowsPlayer(

@@ -11,53 +11,63 @@ from agents.api import ReplayAgent, Trajectory
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import REPLAY
-from jaxsrl.checkpoints.store import Arrays
+from jaxsrl.checkpoints.store import Arrays, RemovedCheckpointError, load_in_use
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.manifest import Manifest
-from jaxsrl.datasets.writer import DatasetWriter
+from jaxsrl.datasets.writer import DatasetWriter, make_dataset
 from jaxsrl.evaluation.load_agent import LoadedAgent
 from jaxsrl.replay.client import buffer_shapes
 from jaxsrl.replay.state import Buffer
-from jaxsrl.runs.read_checkpoint import SavedRun
 from jaxsrl.training.dataset_replay import own_replay
 from jaxsrl.training.run_state import restore_buffer
 
 _STEPS_AT_ONCE = 4096
 
 
-def record_replay(saved: SavedRun, loaded: LoadedAgent, out: Path, origin: dict[str, Any]) -> Dataset:
+def record_replay(loaded: LoadedAgent, out: Path, origin: dict[str, Any]) -> Dataset:
     """Writes the steps of a checkpoint's replay buffer, oldest first, each row of the run as a row of the dataset.
 
     Args:
-        saved: the checkpoint.
         loaded: agent and environments of the checkpoint.
         out: directory to create.
         origin: who acted, for the manifest.
 
     Raises:
-        UserError: the checkpoint has no replay buffer of one agent, or `out` has files.
+        UserError: the checkpoint has no replay buffer of one agent, the run has removed it, or `out` has files.
     """
-    if not any(name.startswith(REPLAY) for name in saved.arrays):
+    arrays = _read_arrays(loaded.checkpoint)
+    if not any(name.startswith(REPLAY) for name in arrays):
         raise UserError(
-            f"{saved.checkpoint} has no replay buffer: expected the checkpoint of a run that learns from replay and has "
+            f"{loaded.checkpoint} has no replay buffer: expected the checkpoint of a run that learns from replay and has "
             f"checkpoint.include_replay; models have none"
         )
     if not isinstance(loaded.agent, ReplayAgent):
         raise UserError(
             f"agent {loaded.agent.name} has several policies, whose buffers are not recorded: use --run.record"
         )
-    spec, config = loaded.source.spec(), from_json(RunConfig, saved.metadata["experiment"]["run"])
+    spec, config = loaded.source.spec(), from_json(RunConfig, loaded.metadata["experiment"]["run"])
     agent = with_stacked_frames(loaded.agent, spec)
     assert isinstance(agent, ReplayAgent)
-    buffer = _read_buffer(agent, spec, config, saved.arrays)
-    env = saved.metadata["experiment"].get("env")
+    buffer = _read_buffer(agent, spec, config, arrays)
+    env = loaded.metadata["experiment"].get("env")
     manifest = Manifest(spec, config.num_envs, dict(agent.extras), env=env, origin=origin)
-    with DatasetWriter(out, manifest) as writer:
+    with make_dataset(out, manifest) as writer:
         _append_ring(writer, buffer)
     return open_dataset(out)
+
+
+def _read_arrays(checkpoint: Path) -> Arrays:
+    """Reads the checkpoint that the agent is from; a run that trains may have a newer one by now."""
+    try:
+        return load_in_use(checkpoint)[0]
+    except RemovedCheckpointError as error:
+        raise UserError(
+            f"the run removed {checkpoint} before its replay buffer was read: record again, or let the run keep more checkpoints "
+            f"(--checkpoint.max-to-keep)"
+        ) from error
 
 
 def _read_buffer(agent: ReplayAgent, spec: Any, config: RunConfig, arrays: Arrays) -> Buffer:

@@ -4,7 +4,6 @@ Source of the kinds: Fu et al. 2020 (D4RL, arXiv:2004.07219).
 """
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,7 +136,8 @@ def mean_return(dataset: Dataset) -> float:
 
 def _record_missing(path: Path, out: Path, config: RecordConfig, env: EnvConfig | AnyEnv | None) -> Dataset:
     """Records the policy of a run or a model unless the set is there."""
-    loaded, saved_env = load_agent(path, env=env), read_saved_run(path).metadata["experiment"]["env"]
+    loaded = load_agent(path, env=env)
+    saved_env = loaded.metadata["experiment"]["env"]
     is_random = config.epsilon == 1.0
     agent_name = "random" if is_random else loaded.agent.name
     origin = {"run": path.name, "agent": agent_name, "update": loaded.update, _ENV_STEPS: config.env_steps}
@@ -153,7 +153,7 @@ def _record_missing(path: Path, out: Path, config: RecordConfig, env: EnvConfig 
 
 
 def _write_missing(path: Path, origin: dict[str, Any], write: Callable[[Path], Any]) -> Dataset:
-    """Writes a dataset unless it is there. Its directory gets its name when it is complete.
+    """Writes a dataset unless it is there.
 
     Args:
         path: directory of the dataset.
@@ -166,10 +166,7 @@ def _write_missing(path: Path, origin: dict[str, Any], write: Callable[[Path], A
     if is_dataset(path):
         _validate_origin(path, origin)
     else:
-        partial = path.with_name(f".{path.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        write(partial)
-        partial.rename(path)
+        write(path)
     return open_dataset(path)
 
 

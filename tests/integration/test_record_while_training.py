@@ -25,7 +25,6 @@ from jaxsrl.datasets.writer import leaf_arrays
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.record_replay import record_replay
 from jaxsrl.experiment import Experiment
-from jaxsrl.runs.read_checkpoint import read_saved_run
 from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.step_recorder import open_writer
 from tests.support.run_configs import run_config
@@ -223,8 +222,7 @@ def test_a_replay_buffer_is_the_end_of_the_recording(tmp_path, memory, capacity)
     agent = dataclasses.replace(DQN, replay=dataclasses.replace(DQN.replay, capacity=capacity))
     experiment(tmp_path, agent, replay_memory=memory).train(quiet=True)
     path, origin = tmp_path / "run", {"run": "run"}
-    saved, loaded = read_saved_run(path), load_agent(path)
-    replay = leaf_arrays(record_replay(saved, loaded, tmp_path / "replay", origin).steps)
+    replay = leaf_arrays(record_replay(load_agent(path), tmp_path / "replay", origin).steps)
     assert list(find_damage(tmp_path / "replay")) == []
     recorded = leaf_arrays(open_dataset(tmp_path / "set").steps)
     assert len(replay["reward"]) == min(capacity // ROWS, 6 * LENGTH)
@@ -236,7 +234,7 @@ def test_only_checkpoints_with_replay_have_one_to_record(tmp_path):
     experiment(tmp_path, updates=1).train(quiet=True)
     path = tmp_path / "run"
     with pytest.raises(UserError, match="has no replay buffer"):
-        record_replay(read_saved_run(path), load_agent(path), tmp_path / "replay", {})
+        record_replay(load_agent(path), tmp_path / "replay", {})
     command = Record(path, tmp_path / "replay", replay=True, episodes=3)
     with pytest.raises(UserError, match="expected no episodes"):
         command.run()

@@ -49,13 +49,12 @@ class Record:
         from jaxsrl.evaluation.load_agent import load_agent
         from jaxsrl.evaluation.record import RecordConfig, record
         from jaxsrl.evaluation.record_replay import record_replay
-        from jaxsrl.runs.read_checkpoint import read_saved_run
 
         if self.replay:
             self._validate_replay()
-            loaded, saved = load_agent(self.path, trust_env=self.trust_env), read_saved_run(self.path)
+            loaded = load_agent(self.path, trust_env=self.trust_env)
             origin = {"run": str(self.path), "agent": loaded.agent.name, "update": loaded.update}
-            print_tables(describe(record_replay(saved, loaded, self.out, origin)), self.json, f"dataset {self.out}")
+            print_tables(describe(record_replay(loaded, self.out, origin)), self.json, f"dataset {self.out}")
             return 0
         config = RecordConfig(
             episodes=self.episodes,
@@ -66,8 +65,7 @@ class Record:
             max_rows=self.max_rows,
         )
         loaded = load_agent(self.path, trust_env=self.trust_env)
-        experiment = read_saved_run(self.path).metadata.get("experiment", {})
-        env = experiment.get("env")
+        env = loaded.metadata.get("experiment", {}).get("env")
         origin = {
             "run": str(self.path),
             "agent": "random" if self.random else loaded.agent.name,

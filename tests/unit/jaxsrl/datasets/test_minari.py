@@ -1,5 +1,7 @@
 """Datasets in Minari's format: exact round trips, and sets that minari itself recorded."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.errors import UserError
 from jaxsrl.datasets.dataset import find_episodes, open_dataset
 from jaxsrl.datasets.minari import from_minari, to_minari
-from jaxsrl.datasets.writer import leaf_arrays
+from jaxsrl.datasets.writer import DatasetWriter, leaf_arrays
 from tests.support.dataset_steps import SPEC, part, random_steps, write
 
 
@@ -42,6 +44,47 @@ def test_round_trip_through_minari_is_exact(tmp_path):
     assert (back.manifest.score_random, back.manifest.score_expert) == (-1.0, 3.0)
     with pytest.raises(UserError, match="already"):
         to_minari(ours, "jaxsrl/test/random-v0")
+
+
+@pytest.mark.usefixtures("minari_root")
+@pytest.mark.parametrize("place", ["create_dataset_from_buffers", "update_metadata"])
+def test_interrupted_conversions_create_nothing(tmp_path, monkeypatch, place):
+    import minari
+
+    ours = write(tmp_path / "ours", random_steps(50), [50], score_random=-1.0)
+    owner = minari if place == "create_dataset_from_buffers" else minari.dataset.minari_storage.MinariStorage
+    original = getattr(owner, place)
+
+    def stop_after(*arguments, **options):
+        original(*arguments, **options)
+        if place != "update_metadata" or "ref_min_score" in arguments[1]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, place, stop_after)
+        with pytest.raises(KeyboardInterrupt):
+            to_minari(ours, "jaxsrl/test/random-v0")
+    assert list(minari.list_local_datasets()) == []
+    to_minari(ours, "jaxsrl/test/random-v0")
+    assert list(minari.list_local_datasets()) == ["jaxsrl/test/random-v0"]
+    assert minari.namespace.list_local_namespaces() == ["jaxsrl", "jaxsrl/test"]
+    assert minari.load_dataset("jaxsrl/test/random-v0").storage.metadata["ref_min_score"] == -1.0
+    assert sorted(os.listdir(tmp_path / "minari" / "jaxsrl" / "test")) == ["namespace_metadata.json", "random-v0"]
+    monkeypatch.setattr(DatasetWriter, "append", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        from_minari("jaxsrl/test/random-v0", tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.usefixtures("minari_root")
+@pytest.mark.parametrize("dataset_id", ["t/random-v0", "jaxsrl/random", "../random-v0"])
+def test_ids_that_minari_cannot_list_are_rejected(tmp_path, dataset_id):
+    import minari
+
+    ours = write(tmp_path / "ours", random_steps(50), [50])
+    with pytest.raises(UserError, match="expected an id of Minari such as .*--out"):
+        to_minari(ours, dataset_id)
+    assert list(minari.list_local_datasets()) == []
 
 
 @pytest.mark.usefixtures("minari_root")

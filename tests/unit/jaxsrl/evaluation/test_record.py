@@ -1,12 +1,16 @@
 """Recording of a number of env steps."""
 
+import os
+
 import gymnasium
 import jax
 import numpy as np
+import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from jaxsrl.datasets.dataset import find_episodes
+from jaxsrl.datasets.dataset import find_episodes, open_dataset
+from jaxsrl.datasets.writer import DatasetWriter
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.record import RecordConfig, record
 
@@ -27,14 +31,34 @@ class ShortOrLong(gymnasium.Env):
         return np.array([self.left], np.float32), 1.0, self.left == 0, False, {}
 
 
-def test_a_number_of_env_steps_does_not_prefer_short_ones(tmp_path):
+def record_some(out):
     source = make_env(ShortOrLong)
     agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(4,)))
     params = agent.init(jax.random.key(0)).params
-    config = RecordConfig(env_steps=10, epsilon=1.0, max_rows=8)
-    dataset = record(agent, params, source, tmp_path / "set", config)
+    return record(agent, params, source, out, RecordConfig(env_steps=10, epsilon=1.0, max_rows=8))
+
+
+def test_a_number_of_env_steps_does_not_prefer_short_ones(tmp_path):
+    dataset = record_some(tmp_path / "set")
     lengths = find_episodes(dataset.steps).lengths
     # Ten steps are played before a long episode ends. Every row ends the episode that it plays then.
     assert set(lengths) == {2, 50}
     assert 8 <= len(lengths) < 24
     assert dataset.num_valid_steps == lengths.sum() > 10
+
+
+def test_an_interrupted_recording_has_another_name(tmp_path, monkeypatch):
+    append = DatasetWriter.append
+
+    def append_and_stop(writer, steps):
+        append(writer, steps)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DatasetWriter, "append", append_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            record_some(tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+    assert len(find_episodes(open_dataset(tmp_path / ".set.partial" / "set").steps).returns) == 1
+    assert len(find_episodes(record_some(tmp_path / "set").steps).returns) >= 8
+    assert os.listdir(tmp_path) == ["set"]
