@@ -102,9 +102,12 @@ def _health(health: dict[str, Any]) -> dict[str, str]:
         "env steps": f"{health['env_steps']:,}",
         "last record": f"{format_age(health['seconds_since_last_record'])} ago",
     }
-    for name in ("last_return", "best_return", "evaluated_return"):
+    for name in ("last_return", "best_return"):
         if health[name] is not None:
             rows[name.replace("_", " ")] = f"{health[name]:,.2f}"
+    if health["evaluated_return"] is not None:
+        update = "unknown" if health["evaluated_update"] is None else health["evaluated_update"]
+        rows["evaluated return"] = f"{health['evaluated_return']:,.2f} (update {update})"
     if (best := health["best_evaluation"]) is not None:
         place = f"update {best['update']:,}, {best['env_steps']:,} env steps, {best['mode']}"
         rows["best evaluation"] = f"{best['mean_return']:,.2f} of {health['num_evaluations']} ({place})"

@@ -12,7 +12,7 @@ from jaxsrl.checkpoints.run_directory import CONFIG, PROVENANCE, read_json, writ
 from jaxsrl.metrics.record_file import ELAPSED, RecordFile
 from jaxsrl.results.curve import training_curve
 from jaxsrl.runs.state import FINISHED
-from jaxsrl.runs.summary import RECORDS, summarize
+from jaxsrl.runs.summary import RECORDS, read_final_evaluation, summarize
 
 _PRESET = re.compile(r"[\w.]+")  # hyphens separate it from its neighbors in file names
 
@@ -109,12 +109,7 @@ def make_result(run: Path, preset: str = "") -> Result:
 
 
 def _read_evaluation(run: Path, last_update: int) -> dict[str, float]:
-    evaluation = read_json(run / "eval.json")
-    update = evaluation.get("update", "unknown (an older version wrote it)")
-    if update != last_update:
-        raise UserError(
-            f"{run / 'eval.json'} is of update {update}: expected the last one, {last_update}; run `jaxsrl evaluate {run}`"
-        )
+    evaluation = read_final_evaluation(run, last_update)
     if not evaluation.get("greedy"):
         raise UserError(f"{run / 'eval.json'} is of sampled actions: run `jaxsrl evaluate {run}`")
     return {name: float(f"{evaluation[name]:.6g}") for name in ("mean_return", "std_return")} | {

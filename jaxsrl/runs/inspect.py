@@ -165,6 +165,7 @@ def _health(run: Path) -> dict[str, Any]:
         "checkpoints": checkpoints,
         "quarantine": list_quarantine(run),
         "evaluated_return": evaluation.get("mean_return"),
+        "evaluated_update": evaluation.get("update"),
         "num_evaluations": len(evaluations),
         "best_evaluation": None if best is None else dataclasses.asdict(best),
     }

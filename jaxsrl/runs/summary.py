@@ -169,6 +169,22 @@ def checkpoint_steps(directory: Path) -> list[int]:
         return []
 
 
+def read_final_evaluation(run: Path, last_update: int) -> dict[str, Any]:
+    """Returns the evaluation of a run after its last update, which `eval.json` holds.
+
+    Raises:
+        UserError: it cannot be read, or is of another update.
+    """
+    path = run / "eval.json"
+    evaluation = read_json(path)
+    update = evaluation.get("update", "unknown (an older version wrote it)")
+    if update != last_update:
+        raise UserError(
+            f"{path} is of update {update}: expected the last one, {last_update}; run `jaxsrl evaluate {run}`"
+        )
+    return evaluation
+
+
 def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
     """Returns the lines in the last `num_bytes` bytes of the run's log, oldest first."""
     try:

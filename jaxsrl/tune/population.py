@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.run_directory import read_json, write_json
+from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.config.files import nest_options, option_name
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.run_tasks import Task, run_tasks
+from jaxsrl.runs.summary import checkpoint_steps, read_final_evaluation
 from jaxsrl.tune.managed_runs import OWNED_IN_ROUNDS, Train, open_state, train_task, validate_flags, validate_single
 from jaxsrl.tune.pbt import PBTConfig, choose, first_values
 from jaxsrl.tune.space import Space, parse_space
@@ -92,6 +93,7 @@ class Population:
 
     def run(self) -> int:
         """Runs all rounds that are missing; returns 0, or the status of a round that was stopped."""
+        self._remove_checkpoints()  # that a killed process left
         while len(self.state["history"]) < self._config.rounds:
             number = len(self.state["history"])
             # A score may be that of an unfinished run, from `jaxsrl evaluate`: complete runs only evaluate again.
@@ -116,9 +118,6 @@ class Population:
 
     def _run_name(self, number: int, member: int) -> str:
         return f"round{number:03d}_member{member:02d}"
-
-    def _score_file(self, number: int, member: int) -> Path:
-        return self._directory / self._run_name(number, member) / SCORE
 
     def _task(self, number: int, member: int) -> Task:
         """Returns the command of one member's round, and writes its configuration."""
@@ -151,15 +150,22 @@ class Population:
             if choice.source != member:
                 self._show(f"round {number}: member {member} copies member {choice.source}")
         self._show(f"round {number}: best {max(scores):.1f}, median {float(np.median(scores)):.1f}")
-        if number > 0:  # nothing starts from the round before the newest any more
-            for member in range(config.members):
-                shutil.rmtree(self._directory / self._run_name(number - 1, member) / "checkpoints", ignore_errors=True)
+        self._remove_checkpoints()
+
+    def _remove_checkpoints(self) -> None:
+        """Removes the checkpoints of all rounds before the newest complete one: no run starts from them any more."""
+        for number in range(len(self.state["history"]) - 1):
+            for member in range(self._config.members):
+                shutil.rmtree(self._directory / self._run_name(number, member) / "checkpoints", ignore_errors=True)
 
     def _read_score(self, number: int, member: int) -> float:
-        path = self._score_file(number, member)
-        if not path.is_file():
-            raise UserError(f"{path} is missing: members need an evaluation after training, --eval.final-episodes 20")
-        return float(read_json(path)["mean_return"])
+        run = self._directory / self._run_name(number, member)
+        if not (run / SCORE).is_file():
+            raise UserError(
+                f"{run / SCORE} is missing: members need an evaluation after training, --eval.final-episodes 20"
+            )
+        # `jaxsrl evaluate` of an earlier checkpoint may have ended after the run, and replaced its score.
+        return float(read_final_evaluation(run, max(checkpoint_steps(run), default=0))["mean_return"])
 
 
 def validate_members(made: Experiment, space: Space, flags: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import CONFIG, read_json
 from jaxsrl.config.files import flag_name, read_config_file
 from jaxsrl.terminal.tables import print_tables
-from jaxsrl.tune.study import RESULT, Sweep, import_optuna, open_study, trial_name, trial_options
+from jaxsrl.tune.study import RESULT, Sweep, drawn_trials, import_optuna, open_study, trial_name, trial_options
 
 BEST = "best.yaml"
 
@@ -40,7 +40,7 @@ def read_results(directory: Path, sweep: Sweep) -> list[TrialResult]:
         UserError: optuna is not installed.
     """
     space, results = sweep.parse_space(), []
-    for trial in open_study(directory, sweep).get_trials(deepcopy=False):
+    for trial in drawn_trials(open_study(directory, sweep), space):
         path = directory / trial_name(trial.number) / RESULT
         result = read_json(path) if path.exists() else {"value": None, "env_steps": 0}
         options = trial_options(space, trial.params)

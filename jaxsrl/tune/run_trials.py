@@ -12,7 +12,7 @@ from envpool_bridge.errors import EnvPoolError
 from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
 from jaxsrl.machine.run_tasks import Process, Start, Task, start_here, stop_processes
-from jaxsrl.tune.study import RESULT, Sweep, import_optuna, make_sampler, open_study, trial_name
+from jaxsrl.tune.study import RESULT, Sweep, drawn_trials, import_optuna, make_sampler, open_study, trial_name
 
 _POLL_SECONDS = 0.2
 
@@ -120,7 +120,7 @@ class _Runner:
             number = self._unfinished.pop(0)
             self._show(f"{trial_name(number)} resumes")
             return number
-        number = len(self._study.get_trials(deepcopy=False))
+        number = len(drawn_trials(self._study, self._space))
         if number >= self._trials:
             return None
         self._study.sampler = make_sampler(self._sweep, number, parallel=self._jobs > 1)

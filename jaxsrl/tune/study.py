@@ -105,6 +105,11 @@ def trial_options(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def drawn_trials(study: Any, space: Space) -> list[Any]:
+    """Returns the trials of optuna's study that have all values: without those of a sweep that was killed while it drew them."""
+    return [trial for trial in study.get_trials(deepcopy=False) if set(trial.params) == set(space)]
+
+
 def open_study(directory: Path, sweep: Sweep) -> Any:
     """Returns optuna's study of the sweep in a directory, which several processes may open.
 

@@ -16,6 +16,7 @@ from jaxsrl.training.callbacks import Callback
 from jaxsrl.tune.study import RESULT, import_optuna, open_study, read_sweep, trial_name, trial_options
 
 PRUNED = "pruned"
+"""Reason of the stop, and name of the attribute by which the study holds the decision of the pruner."""
 
 
 class ReportReturns(Callback):
@@ -31,6 +32,11 @@ class ReportReturns(Callback):
 
     def __init__(self, trial: Any, reports: int, last: int = -1) -> None:
         self._trial, self._reports, self._last = trial, reports, last
+
+    def on_start(self, run: ActiveRun) -> None:
+        # An earlier process may have been killed after its last report, or after the stop and before the result.
+        if self._last >= 0:
+            self._stop_if_pruned(run)
 
     def on_update(self, run: ActiveRun) -> None:
         # Dispatches of several updates may skip the update at a multiple.
@@ -52,8 +58,15 @@ class ReportReturns(Callback):
             return
         self._last = step
         self._trial.report(value, step)
+        self._stop_if_pruned(run)
+
+    def _stop_if_pruned(self, run: ActiveRun) -> None:
         # An evaluation may arrive after the last update: the run is complete.
-        if run.num_updates < run.config.num_updates and self._trial.should_prune():
+        if run.num_updates >= run.config.num_updates:
+            return
+        # Successive halving decides once about each rung: asked again, it lets the trial continue.
+        if self._trial.user_attrs.get(PRUNED) or self._trial.should_prune():
+            self._trial.set_user_attr(PRUNED, True)
             run.stop(PRUNED)
 
     def _number(self, run: ActiveRun, env_steps: int) -> int:

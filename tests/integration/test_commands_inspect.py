@@ -115,6 +115,15 @@ def test_the_best_evaluation_is_of_the_last_stage(capsys, run):
     assert inspected(capsys, run)["health"]["best_evaluation"]["update"] == 5
 
 
+@pytest.mark.parametrize(("evaluated", "shown"), [({"update": 3}, "3"), ({}, "unknown")])
+def test_an_evaluation_is_shown_with_its_update(capsys, run, evaluated, shown):
+    (run / "eval.json").write_text(json.dumps({"mean_return": 12.5, **evaluated}))
+    health = inspected(capsys, run)["health"]
+    assert (health["evaluated_return"], health["evaluated_update"]) == (12.5, evaluated.get("update"))
+    jaxsrl.cli.main.main(["inspect", str(run)])
+    assert f"12.50 (update {shown})" in capsys.readouterr().out
+
+
 def test_inspect_tables_have_all_sections(capsys, run):
     jaxsrl.cli.main.main(["inspect", str(run)])
     table = capsys.readouterr().out

@@ -36,8 +36,9 @@ def train(tasks):
         source = options.get("--run.init-from")
         before = json.loads((Path(source) / SCORE).read_text())["mean_return"] if source else 0.0
         run = directory / task.name
-        run.mkdir(exist_ok=True)
-        (run / SCORE).write_text(json.dumps({"mean_return": before + (1.0 if 5e-3 < rate < 2e-2 else rate)}))
+        (run / "checkpoints" / "10").mkdir(parents=True, exist_ok=True)
+        score = before + (1.0 if 5e-3 < rate < 2e-2 else rate)
+        (run / SCORE).write_text(json.dumps({"update": 10, "mean_return": score}))
     return 0
 
 
@@ -66,6 +67,10 @@ def test_members_continue_their_own_run_or_a_copy(tmp_path):
     assert copies == 3
 
 
+def runs_with_checkpoints(directory):
+    return sorted(path.parent.name for path in directory.glob("*/checkpoints"))
+
+
 def test_a_population_killed_at_any_moment_ends_the_same(tmp_path, monkeypatch):
     population(tmp_path / "whole").run()
     expected = (tmp_path / "whole" / STATE).read_text()
@@ -92,6 +97,7 @@ def test_a_population_killed_at_any_moment_ends_the_same(tmp_path, monkeypatch):
             survived = False
         monkeypatch.setattr(module, "write_json", write)
         assert population(directory).run() == 0
+        assert runs_with_checkpoints(directory) == [f"round003_member{member:02d}" for member in range(4)]
         assert (directory / STATE).read_text() == expected.replace(str(tmp_path / "whole"), str(directory))
     assert not survived
 
@@ -114,6 +120,28 @@ def test_a_score_of_an_unfinished_run_does_not_count(tmp_path):
     population(tmp_path / "evaluated").run()
     histories = [json.loads((tmp_path / name / STATE).read_text())["history"] for name in ("whole", "evaluated")]
     assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("rounds", [4, 5])
+def test_checkpoints_left_by_a_kill_are_removed(tmp_path, rounds):
+    population(tmp_path).run()
+    for number in range(3):
+        (tmp_path / f"round{number:03d}_member01" / "checkpoints" / "10").mkdir(parents=True)
+    population(tmp_path, dataclasses.replace(CONFIG, rounds=rounds)).run()
+    assert runs_with_checkpoints(tmp_path) == [f"round{rounds - 1:03d}_member{member:02d}" for member in range(4)]
+
+
+@pytest.mark.parametrize("evaluated", [{}, {"update": 5}])
+def test_a_score_of_an_earlier_update_is_rejected(tmp_path, evaluated):
+    def evaluate_late(tasks):
+        train(tasks)
+        (tmp_path / "round000_member02" / SCORE).write_text(json.dumps({"mean_return": 1000.0, **evaluated}))
+        return 0
+
+    with pytest.raises(UserError, match=r"member02/eval.json is of update .*: expected the last one, 10; run `jaxsrl"):
+        population(tmp_path, train=evaluate_late).run()
+    assert json.loads((tmp_path / STATE).read_text())["history"] == []
+    assert population(tmp_path).run() == 0
 
 
 def test_every_run_has_its_own_seed(tmp_path):

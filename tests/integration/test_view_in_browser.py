@@ -241,23 +241,21 @@ def test_metrics_search_and_constant_metrics(opened):
 
 def test_videos_play(opened, runs):
     imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    made = [
-        "-y",
-        "-loglevel",
-        "error",
-        "-f",
-        "lavfi",
-        "-i",
-        "testsrc=duration=1:size=64x48:rate=10",
-        "-pix_fmt",
-        "yuv420p",
-    ]
+    made = ["-y", "-loglevel", "error", "-f", "lavfi", "-i", "testsrc=duration=1:size=64x48:rate=10"]
+    made += ["-pix_fmt", "yuv420p"]
     subprocess.run(
         [imageio_ffmpeg.get_ffmpeg_exe(), *made, str(runs / "first" / "episode.mp4")], check=True, timeout=150
     )
     page = opened("/run/first/episodes")
     page.wait_for("document.querySelector('video')?.readyState >= 2")
     assert page.js("[document.querySelector('video').videoWidth, document.querySelector('video').error]") == [64, None]
+
+
+def test_an_evaluation_is_shown_with_its_update(opened, runs):
+    (runs / "second" / "eval.json").write_text('{"update": 7, "mean_return": 12.5}')
+    page = opened("/run/second/episodes")
+    page.wait_for("document.querySelector('.facts')")
+    assert re.search(r"Update\s+7\b", text(page, "#panel"))
 
 
 def test_resumed_run_with_partial_line_is_reported(opened, runs):

@@ -32,6 +32,7 @@ function evaluation({ evaluation: result, path }) {
     ["Mean return", measured(result.mean_return)],
     ["Standard deviation", measured(result.std_return)],
     ["Lowest and highest", `${measured(result.min_return)} to ${measured(result.max_return)}`],
+    ["Update", whole(result.update)],
     ["Episodes", whole(result.episodes)],
     ["Mean length", `${measured(result.mean_length)} env steps`],
     ["Actions", result.greedy ? "the most likely ones" : "sampled"],

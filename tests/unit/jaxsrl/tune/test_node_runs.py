@@ -38,7 +38,7 @@ def task(directory, name, code):
 
 def wait_for(path):
     deadline = time.monotonic() + 20
-    while not (path.exists() and "ready" in path.read_text()):
+    while not (path.exists() and "ready\n" in path.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -55,7 +55,7 @@ def test_tasks_run_on_nodes_and_report_their_ends(tmp_path):
 
 def test_a_failed_task_stops_the_others(tmp_path):
     lines = []
-    fails = f"import os, time\nwhile not os.path.getsize({str(tmp_path / 'a.txt')!r}): time.sleep(0.01)\nsys.exit(3)"
+    fails = f"import os, time\nwhile os.path.getsize({str(tmp_path / 'a.txt')!r}) < len('ready '): time.sleep(0.01)\nsys.exit(3)"
     tasks = [task(tmp_path, "a", SAVES + "signal.pause()"), task(tmp_path, "b", "import sys\n" + fails)]
     assert train_on(NodeEngine().processes(tmp_path), 2, lines.append)([*tasks, task(tmp_path, "c", "")]) == 3
     assert (tmp_path / "a.txt").read_text() == "ready\nsaved\n"

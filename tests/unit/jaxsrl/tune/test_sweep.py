@@ -21,6 +21,8 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.evaluations import Evaluation
 from jaxsrl.tune import run_trials as module
 from jaxsrl.tune.managed_runs import hold, validate_start
+from jaxsrl.tune.report import read_results
+from jaxsrl.tune.space import Range
 from jaxsrl.tune.study import RESULT, Sweep, open_study, save_sweep, trial_name
 from jaxsrl.tune.trial import PRUNED, ReportReturns
 
@@ -121,6 +123,41 @@ def test_a_continued_sweep_draws_what_a_whole_one_draws(tmp_path, monkeypatch, s
     assert len(set(drawn["whole"])) == 12
 
 
+@pytest.mark.parametrize("values_drawn", [0, 1])
+def test_a_kill_between_values_uses_up_no_trial(tmp_path, monkeypatch, values_drawn):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(subprocess, "Popen", InstantTrial)
+    space = {name: {"low": 1e-4, "high": 1e-2} for name in ("agent.learning_rate", "agent.entropy_coef")}
+    sweep = Sweep("x.py", space, (), "none", "random", seed=3)
+    options = {}
+    for name, killed_after in {"whole": None, "killed": 2 + values_drawn}.items():
+        save_sweep(tmp_path / name, sweep)
+        if killed_after is not None:
+            with monkeypatch.context() as patched:
+                patched.setattr(Range, "suggest", kill_after(killed_after))
+                with pytest.raises(KeyboardInterrupt):
+                    module.run_trials(tmp_path / name, sweep, 3, 1, lambda line: None)
+        assert module.run_trials(tmp_path / name, sweep, 3, 1, lambda line: None) == 0
+        results = read_results(tmp_path / name, sweep)
+        assert [result.state for result in results] == ["complete"] * 3
+        options[name] = [result.options for result in results]
+    assert options["killed"] == options["whole"]
+
+
+def kill_after(values):
+    """Returns `Range.suggest` that ends the process instead of the draw after some values."""
+    suggest, drawn = Range.suggest, []
+
+    def suggest_or_die(entry, trial, name):
+        if len(drawn) == values:
+            raise KeyboardInterrupt
+        drawn.append(suggest(entry, trial, name))
+        return drawn[-1]
+
+    return suggest_or_die
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -212,7 +249,10 @@ def test_whether_a_run_can_start_is_seen_without_devices(monkeypatch):
 
 class FakeTrial:
     def __init__(self):
-        self.reports = {}
+        self.reports, self.user_attrs = {}, {}
+
+    def set_user_attr(self, name, value):
+        self.user_attrs[name] = value
 
     def report(self, value, step):
         assert step not in self.reports
@@ -245,6 +285,30 @@ def test_callback_reports_training_returns_and_prunes():
         stops += [(env_steps, reason) for reason in run.stops]
     assert trial.reports == {2: 8.0, 4: 2.0, 5: 1.0}  # 1 was reported by an earlier process
     assert stops == [(800, PRUNED)]
+
+
+def test_a_pruned_trial_that_starts_again_stops():
+    optuna = pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    for mean, stops in ((9.0, []), (1.0, [PRUNED])):
+        trial, run = study.ask(), make_run(200, mean)
+        ReportReturns(trial, 5).on_update(run)
+        assert run.stops == stops
+        # It was killed before its result, and resumes from an earlier checkpoint.
+        again, complete = make_run(100, mean), make_run(1000, mean)
+        resumed = ReportReturns(trial, 5, last=1)
+        resumed.on_start(again)
+        resumed.on_start(complete)
+        assert (again.stops, complete.stops) == (stops, [])
+
+
+def test_a_report_before_a_kill_still_prunes():
+    trial, run, fresh = FakeTrial(), make_run(200, 9.0), make_run(0, None)
+    trial.report(1.0, 1)
+    ReportReturns(trial, 5, last=1).on_start(run)
+    ReportReturns(FakeTrial(), 5).on_start(fresh)
+    assert (run.stops, fresh.stops) == ([PRUNED], [])
 
 
 def test_callback_reports_after_dispatches_of_several_updates():
