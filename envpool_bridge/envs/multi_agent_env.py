@@ -327,7 +327,7 @@ class ParallelRows:
             raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
         base = number * self._spec.rows_per_env
         rows = range(base, base + self._spec.rows_per_env)
-        self._episodes[number] = max(request.episodes[row] for row in rows)
+        self._episodes[number] = min(request.episodes[row] for row in rows)  # rows count late joins too
         options = reset_options(request.stages[base] if request.stages else self.read_stage(base))
         observations = self._reset_env(number, self._seeds[number].seed(self._episodes[number]), options)
         actions = [request.actions[row] for row in rows]

@@ -173,20 +173,21 @@ class CheckpointStore:
         for path in self.directory.glob(".*.tmp"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def restore_newest(self, validate: ValidateFn | None = None) -> Restored | None:
+    def restore_newest(self, validate: ValidateFn | None = None, last: int | None = None) -> Restored | None:
         """Restores the newest checkpoint that verifies: step, arrays, metadata, problems of newer ones; None without checkpoints.
 
         Damaged ones are moved to quarantine.
 
         Args:
             validate: see `load_checkpoint`.
+            last: the last step that is considered; None for all.
 
         Raises:
             UserError: all checkpoints are damaged, or one has another format; or the error of `validate`.
         """
         self._put_back_replaced()
         load = functools.partial(_load_of_store, validate=validate)
-        return self._find_whole(load, lambda path, error: f"{error}; moved to {self._quarantine(path)}")
+        return self._find_whole(load, lambda path, error: f"{error}; moved to {self._quarantine(path)}", last)
 
     def read_newest(self) -> Restored | None:
         """Returns what `restore_newest` restores, and changes nothing; another process may save and remove meanwhile.
@@ -212,10 +213,11 @@ class CheckpointStore:
         self,
         load: Callable[[Path], tuple[Arrays, dict[str, Any]]],
         on_damage: Callable[[Path, CorruptCheckpointError], str],
+        last: int | None = None,
     ) -> Restored | None:
         """Returns the newest checkpoint that `load` loads, with what `on_damage` says of newer ones."""
         problems: list[str] = []
-        for step in reversed(self.steps()):
+        for step in reversed([step for step in self.steps() if last is None or step <= last]):
             path = self.directory / str(step)
             try:
                 arrays, metadata = load(path)

@@ -13,7 +13,7 @@ from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
 from envpool_bridge.spec.specs import NEXT_LEVEL
 from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.collect.collector import CollectorConfig
-from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
+from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys, wrap_step
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.collect.stage_queue import StageQueue
@@ -130,7 +130,8 @@ class SerialCollector:
         return int(self._slot(self._next).extras[NEXT_LEVEL][self._t, row])
 
     def _step(self, slot: SlotViews, t: int, keys: Array, version: int, params: Params) -> None:
-        steps = np.full(self._shape.num_rows, self._next * self._shape.rollout_length + t, np.uint32)
+        step = wrap_step(self._next * self._shape.rollout_length + t)
+        steps = np.full(self._shape.num_rows, step, np.uint32)
         start, self._t = time.perf_counter(), t
         rows = self._access.act_rows(slot, t, slice(None))
         self._agent_state = act_in_slot(self._act, params, rows, self._agent_state, keys, steps, version)

@@ -97,7 +97,7 @@ class LearnerConfig:
         sample_reuse: updates that may use one buffered trajectory. `total_env_steps` counts each use.
         max_nonfinite_updates: consecutive updates, skipped because of a NaN or an infinity, that trigger `on_nonfinite`; 0 for no
             limit. The last one writes its batch into the run directory, unless the batch is on a device alone.
-        on_nonfinite: "stop" ends the run with an error; "roll_back" restores the newest good checkpoint.
+        on_nonfinite: "stop" ends the run with an error; "roll_back" restores the newest checkpoint from before them.
     """
 
     num_devices: int = 1

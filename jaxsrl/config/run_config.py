@@ -201,6 +201,7 @@ class RunConfig:
                 f"run.stall_timeout_seconds must be positive, and at most {_LONGEST_WAIT_SECONDS:g}: got "
                 f"{self.stall_timeout_seconds}"
             )
+        _validate_roll_back(self.learner, self.checkpoint)
         if self.replay.is_remote and not self.cluster.is_used:
             raise UserError(
                 "replay.memory is 'cluster', but the run uses no cluster: use --cluster.address local or auto with it, or "
@@ -249,3 +250,16 @@ class RunConfig:
         """Returns the number of updates that the budget takes, rounded up; `with_gradient_budget` limits the env steps first."""
         budget = (self.gradient_steps or OFFLINE_STEPS) if self.is_offline else self.total_env_steps
         return -(-budget // self.env_steps_per_update)
+
+
+def _validate_roll_back(learner: LearnerConfig, checkpoint: CheckpointConfig) -> None:
+    """Raises if a run that rolls back may have only checkpoints of updates that were skipped."""
+    skipped, interval = learner.max_nonfinite_updates, checkpoint.interval_updates
+    if learner.on_nonfinite != "roll_back" or not skipped:
+        return
+    if not interval or (checkpoint.max_to_keep - 1) * interval < skipped - 1:
+        kept = f"the newest {checkpoint.max_to_keep}, one every {interval} updates" if interval else "one, at the end"
+        raise UserError(
+            f"learner.on_nonfinite roll_back needs a checkpoint from before the {skipped} skipped updates that trigger it, and "
+            f"the run keeps {kept}: use --checkpoint.interval-updates {max(skipped, 1)}, and --checkpoint.max-to-keep 2 or more"
+        )

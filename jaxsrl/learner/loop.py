@@ -65,7 +65,8 @@ class Learner:
         stats: totals.
         published: newest published parameters.
         previous_params: published parameters one version older; None before there were any.
-        too_many_nonfinite: whether as many consecutive updates were skipped as `watch` allows (`restore_learned` clears it).
+        too_many_nonfinite: whether as many consecutive updates were skipped as `watch` allows. `restore_learned` clears it,
+            and publishes the newest version, which waits for that.
     """
 
     def __init__(
@@ -133,7 +134,8 @@ class Learner:
             self.stats.skipped = self._watch.skipped
         del batch
         self.num_updates += 1
-        self.publish()
+        if not self.too_many_nonfinite:  # otherwise actors would act with parameters that the learner has abandoned
+            self.publish()
         self.stats.updates += 1
 
     def restore_learned(self, learned: LearnerState) -> None:
@@ -143,7 +145,9 @@ class Learner:
             learned: parameters, optimizer and extras; its update count and experience are ignored.
         """
         self.state = self._mesh.place_state(replace_learned(self.state, learned))
-        self.too_many_nonfinite = False
+        if self.too_many_nonfinite:
+            self.too_many_nonfinite = False
+            self.publish()
 
     def totals(self) -> Mapping[str, float]:
         """Returns no totals, since `stats` has them all."""

@@ -13,6 +13,7 @@ from envpool_bridge.shm.slots import SlotViews, join_slots
 from envpool_bridge.spec.tree import leaves
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.collect.collector import Collector, CollectorConfig, StagedCollector
+from jaxsrl.collect.inference.act import wrap_step
 from jaxsrl.collect.stage_queue import stage_delay
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay
@@ -240,4 +241,4 @@ class HostTrainable(Trainable):
         key, steps = self._setup.keys.act, self.progress.log.end_step
         if steps == first * self._setup.config.rollout_length:
             return key
-        return jax.random.fold_in(jax.random.fold_in(key, _NO_ROW), np.uint32(steps % 2**32))
+        return jax.random.fold_in(jax.random.fold_in(key, _NO_ROW), wrap_step(steps))

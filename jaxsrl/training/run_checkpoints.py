@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -112,10 +113,10 @@ class RunCheckpoints:
         return True
 
     def roll_back(self, learner: AnyLearner) -> None:
-        """Returns the learner to the newest checkpoint after too many updates that were not finite.
+        """Returns the learner to the newest checkpoint from before too many updates that were not finite.
 
         Raises:
-            NotFiniteError: the run does not roll back, or there is no checkpoint.
+            NotFiniteError: the run does not roll back, or there is no such checkpoint.
         """
         setup, config = self._setup, self._setup.config
         problem = (
@@ -126,7 +127,9 @@ class RunCheckpoints:
             problem += f"; the batch is in {NOT_FINITE_BATCH} of {setup.directory.path}"
         restored = None
         if config.learner.on_nonfinite == "roll_back":
-            restored = self._coordinator.restore(self._store.restore_newest)
+            # A checkpoint from between the skipped updates holds what the learner has now.
+            last = learner.num_updates - config.learner.max_nonfinite_updates
+            restored = self._coordinator.restore(partial(self._store.restore_newest, last=last))
         if restored is None:
             raise NotFiniteError(
                 f"{problem}: look for rewards or observations that are not finite, use a smaller learning rate, or "

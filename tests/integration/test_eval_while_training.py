@@ -198,6 +198,32 @@ def test_killed_evaluator_is_started_again(tmp_path):
     assert "the evaluator ended with status -9" in (report.directory / "log.txt").read_text()
 
 
+def test_hung_evaluation_delays_the_end_until_its_deadline(tmp_path):
+    learner, hung, deadline = os.getpid(), tmp_path / "hung", time.monotonic() + 300.0
+
+    class HangsElsewhere(gymnasium.Wrapper):
+        def step(self, action):
+            if os.getpid() != learner:
+                hung.touch()
+                time.sleep(3600.0)
+            return super().step(action)
+
+    class ShortDeadline(jaxsrl.Callback):
+        def on_update(self, run):
+            # Not of the whole run: compiling takes longer.
+            run.config = dataclasses.replace(run.config, stall_timeout_seconds=1.0)
+            while run.num_updates == 9 and not hung.exists() and time.monotonic() < deadline:
+                run.wait(0.1)
+
+    report = train(tmp_path, env=lambda: HangsElsewhere(gymnasium.make("CartPole-v1")), callbacks=[ShortDeadline()])
+    assert report.num_updates == 9
+    assert hung.exists()
+    assert "evaluation takes longer than --run.stall-timeout-seconds" in (report.directory / "log.txt").read_text()
+    assert not evaluators(os.getpid())
+    # The same command evaluates them later.
+    assert set(ModelStore(report.directory / "models").tags()) == {"pending-4", "pending-7", "pending-9"}
+
+
 def test_complete_run_evaluates_what_a_killed_process_left(tmp_path):
     report = train(tmp_path)
     path, store = report.directory / EVALUATIONS, ModelStore(report.directory / "models")

@@ -14,7 +14,7 @@ from envpool_bridge.spec.tree import Tree, map_leaves, take
 from jaxsrl.cluster.inference.messages import ActingMessages, Request
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.inference import batching
-from jaxsrl.collect.inference.act import make_act, row_keys
+from jaxsrl.collect.inference.act import make_act, row_keys, wrap_step
 from jaxsrl.machine.devices import Device
 
 
@@ -86,7 +86,7 @@ class ActingCalls:
     def _act_for_lane(self, params: Params, version: int, request: Request) -> np.ndarray:
         begin = (request.lane - self._lanes.start) * self.rows_per_lane
         rows = np.arange(begin, begin + self.rows_per_lane, dtype=np.uint32)
-        steps = np.full(self.rows_per_lane, request.step, np.uint32)
+        steps = np.full(self.rows_per_lane, wrap_step(request.step), np.uint32)
         action, extras, after = self._act(
             params, request.observation, self._state_before(request), request.is_first, self._keys, steps, rows
         )
@@ -115,7 +115,7 @@ class ActingCalls:
         for place, request in zip(places, requests, strict=True):
             _fill(self._spec.observation, observation, request.observation, place)
             is_first[..., place] = request.is_first
-            steps[place] = request.step
+            steps[place] = wrap_step(request.step)
             rows[place] = np.arange(size) + (request.lane - self._lanes.start) * size
         action, extras, _ = self._act(params, observation, self._nothing, is_first, self._keys, steps, rows)
         action, extras = jax.device_get((action, extras))

@@ -16,7 +16,7 @@ from envpool_bridge.shm.slots import ActRows, blank_window
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory
-from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys, take_rows
+from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys, take_rows, wrap_step
 from jaxsrl.collect.params.shared_memory import SharedParams
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
@@ -128,7 +128,7 @@ class ActorPolicy:
         version, params = acting
         own_part = self._parts[part]
         num_rows = len(rows.policy_version)
-        steps = np.full(num_rows, step, np.uint32)
+        steps = np.full(num_rows, wrap_step(step), np.uint32)
         own_part.agent_state = act_in_slot(self._act, params, rows, own_part.agent_state, own_part.keys, steps, version)
         self._counters.count(self._actor, num_rows, time.perf_counter() - start)
         return True

@@ -118,6 +118,11 @@ def row_keys(run_key: Array, rows: range) -> Array:
     return _fold_rows(run_key, np.arange(rows.start, rows.stop, dtype=np.uint32))
 
 
+def wrap_step(step: int) -> np.uint32:
+    """Returns a step of the run in the form that keys are folded with: it wraps around at 2^32, as it does on devices."""
+    return np.uint32(step % 2**32)
+
+
 _fold_rows = jax.jit(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
 
 

@@ -14,7 +14,7 @@ from envpool_bridge.pool import EnvPool
 from envpool_bridge.shm.slots import ActRows, blank_window
 from envpool_bridge.spec.specs import LeafSpec
 from envpool_bridge.spec.tree import map_leaves, take
-from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, fetch, make_act, take_rows
+from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, fetch, make_act, take_rows, wrap_step
 from jaxsrl.collect.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.machine.devices import Device
@@ -137,7 +137,7 @@ class InferenceServer:
         sequence, t = divmod(first.step, self._pool.shape.rollout_length)
         slot = self._pool.views[sequence % self._pool.shape.num_slots]
         rows = slice(self._pool.shape.lane_rows(first.lane).start, self._pool.shape.lane_rows(last.lane).stop)
-        steps = np.full(rows.stop - rows.start, first.step, np.uint32)
+        steps = np.full(rows.stop - rows.start, wrap_step(first.step), np.uint32)
         key_rows = np.arange(rows.start, rows.stop, dtype=np.uint32)
         acting, state = self._pool.access.act_rows(slot, t, rows), self._agent_states[first.lane]
         agent_state = act_in_slot(self._act, params, acting, state, self._keys, steps, version, key_rows)
@@ -156,7 +156,7 @@ class InferenceServer:
             acting = self._pool.access.act_rows(self._pool.views[sequence % shape.num_slots], t, rows)
             map_leaves(partial(_write_rows, here), self._pool.spec.observation, observation, acting.observation)
             is_first[..., here] = acting.is_first
-            steps[here], key_rows[here] = request.step, np.arange(rows.start, rows.stop)
+            steps[here], key_rows[here] = wrap_step(request.step), np.arange(rows.start, rows.stop)
             gathered.append((here, acting))
         action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, self._keys, steps, key_rows)
         action, extras = fetch((action, extras))

@@ -157,6 +157,25 @@ def test_an_episode_is_played_again_up_to_where_it_was(steps):
     )
 
 
+@pytest.mark.parametrize("steps", [3, 7, 8, 9, 13])
+def test_late_joins_do_not_change_the_replayed_episode(steps):
+    """Agent "c" joins late in each episode, so its row counts two starts for each."""
+    source = ParallelSource(Scripted)
+    whole, rows, _ = played(source, steps=14)
+    starts = whole.is_first[1 : steps + 1]
+    last = steps - np.argmax(starts[::-1], axis=0)
+    begins = np.where(starts.any(axis=0), last, 0)
+    actions = tuple(whole.action[begin:steps, row] for row, begin in enumerate(begins))
+    reset = EpisodeReset(tuple(starts.sum(axis=0).tolist()), actions)
+    again, restored, _ = played(source, whole.action[steps:], reset, 14 - steps)
+    episode = int(starts[:, 0].sum())
+    for before, after in zip(rows._envs, restored._envs, strict=True):
+        assert after.seeds[0] == before.seeds[episode]
+    if len(set(begins[:AGENTS].tolist())) == 1:  # otherwise the environments start their episodes again
+        for name in ("reward", "terminated", "truncated", "valid"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(whole, name)[steps:])
+
+
 @pytest.mark.parametrize("mask", [False, True])
 def test_homogeneous_agents_equal_separate_writes(mask, monkeypatch):
     source = ParallelSource(partial(Alike, mask), global_state=True)

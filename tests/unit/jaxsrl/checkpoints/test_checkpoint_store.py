@@ -98,6 +98,14 @@ def test_store_ignores_leftovers_of_a_crash(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
+def test_restore_newest_up_to_a_step(tmp_path):
+    store = CheckpointStore(tmp_path)
+    for step in (2, 4, 6):
+        store.save(step, small(step), {})
+    assert [store.restore_newest(last=last)[0] for last in (9, 6, 5, 2)] == [6, 6, 4, 2]
+    assert store.restore_newest(last=1) is None
+
+
 def test_an_error_while_writing_leaves_the_older_ones(tmp_path, monkeypatch):
     store = CheckpointStore(tmp_path, keep=1)
     store.save(1, small(1), {})

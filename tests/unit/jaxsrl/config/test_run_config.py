@@ -97,6 +97,14 @@ def test_every_experiment_survives_its_file(module):
     assert from_json(RunConfig, saved["run"]) == experiment.run
 
 
+@pytest.mark.parametrize("checkpoints", [{"interval_updates": 0}, {"interval_updates": 4}, {"max_to_keep": 1}])
+def test_rolling_back_needs_an_earlier_checkpoint(checkpoints):
+    options = {"learner.on_nonfinite": "roll_back", "learner.max_nonfinite_updates": 10}
+    assert with_options(RunConfig(), {**options, "checkpoint.interval_updates": 5}).checkpoint.max_to_keep == 3
+    with pytest.raises(UserError, match="roll_back needs a checkpoint from before the 10 skipped updates"):
+        with_options(RunConfig(), {**options, **{f"checkpoint.{name}": value for name, value in checkpoints.items()}})
+
+
 def test_a_setting_that_an_older_file_lacks_gets_its_default():
     assert from_json(RunConfig, {"seed": 7}) == RunConfig(seed=7)
 

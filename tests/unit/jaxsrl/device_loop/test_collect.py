@@ -10,8 +10,8 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
-from jaxsrl.collect.inference.act import make_act, row_keys
-from jaxsrl.device_loop.collect import collect, init_rows, make_row_keys
+from jaxsrl.collect.inference.act import make_act, row_keys, wrap_step
+from jaxsrl.device_loop.collect import _act_keys, collect, init_rows, make_row_keys
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxRows
 
@@ -94,3 +94,13 @@ def test_device_episode_sums_match_the_trajectories(collected):
         assert (sums.count, sums.return_sum, sums.length_sum) == (len(ends), sum(lengths), sum(lengths))
         assert sums.return_max == max(lengths)
         assert (sums.running_return, sums.running_length) == (unfinished, unfinished)
+
+
+def test_keys_of_steps_beyond_32_bits_are_those_of_the_host():
+    version = 2**32 // STEPS  # its last steps are beyond 2^32
+    keys = row_keys(ACT_KEY, range(ROWS))
+    on_device = jax.jit(_act_keys, static_argnums=2)(keys, jnp.int32(version), STEPS)
+    for t in (0, STEPS - 1):
+        steps = np.full(ROWS, wrap_step(version * STEPS + t), np.uint32)
+        on_host = jax.vmap(jax.random.fold_in)(keys, steps)
+        np.testing.assert_array_equal(jax.random.key_data(on_device[t]), jax.random.key_data(on_host))

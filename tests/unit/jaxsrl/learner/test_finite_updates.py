@@ -1,6 +1,8 @@
 """Updates that are not finite are left out, counted, and given up on after too many."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 from agents.api import LearnerState
 from jaxsrl.learner.finite_updates import SKIPPED, all_finite, keep_if_finite
 from jaxsrl.learner.finite_watch import FiniteWatch, write_batch
+from jaxsrl.learner.loop import Learner
 from jaxsrl.replay.state import ReplayExtra, replace_learned
 
 BEFORE = LearnerState({"w": jnp.ones(3)}, {"m": jnp.zeros(3)}, jnp.int32(4), {"target": jnp.ones(2)})
@@ -65,6 +68,30 @@ def test_rolling_back_keeps_count_and_experience():
     rolled = replace_learned(now, BEFORE)
     same(rolled, LearnerState(BEFORE.params, BEFORE.opt_state, jnp.int32(5), ReplayExtra(BEFORE.extra, jnp.ones(2))))
     same(replace_learned(AFTER, now), AFTER)
+
+
+def test_actors_receive_what_is_rolled_back_to():
+    published: list[tuple[int, Any]] = []
+    mesh: Any = SimpleNamespace(
+        place_state=lambda state: state,
+        copy_params=lambda params: params,
+        place_batch=lambda slots: {},
+        aliases_host=True,
+    )
+    source: Any = SimpleNamespace(
+        publish=lambda *version: published.append(version),
+        acquire=lambda seconds: 0,
+        slots=lambda sequence: [SimpleNamespace(policy_version=np.zeros((1, 1)))],
+        release=lambda sequence: None,
+    )
+    learner = Learner(mesh, source, AFTER, lambda state, batch: (state, {SKIPPED: 1.0}), watch=FiniteWatch(2))
+    for _ in range(2):
+        assert learner.step(lambda slots: None)
+    assert learner.too_many_nonfinite
+    learner.restore_learned(BEFORE)
+    learner.restore_learned(learner.state)  # as a value that is changed by `jaxsrl control` does
+    assert published == [(5, AFTER.params), (6, AFTER.params), (7, BEFORE.params)]
+    assert (learner.previous_params, learner.published) == (AFTER.params, BEFORE.params)
 
 
 def skipping(*flags, limit=2, wait=True, dump=None):

@@ -15,8 +15,11 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.options import SupervisorOptions
 from jaxsrl.cluster.hosts.collector import ClusterCollector
 from jaxsrl.cluster.inference import server as action_server
+from jaxsrl.cluster.inference.act_batch import ActingCalls
+from jaxsrl.cluster.inference.messages import ActingMessages, Request
 from jaxsrl.cluster.protocol.engine import HostLostError
 from jaxsrl.collect.collector import CollectorConfig
+from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.envs.registry import make_env
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.place_hosts import place_hosts
@@ -219,3 +222,18 @@ def test_what_the_agent_raises_at_a_server_ends_the_run_with_it():
         engine.servers[0].server._calls.act = act
         with pytest.raises(ValueError, match="the network came off"):
             collect(source, params, 3, first=1)
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_steps_of_the_run_wrap_around_at_32_bits(merge):
+    config, _, params = run_of(0, pool_lanes_per_worker=2)
+    messages = ActingMessages(agent_layout(config.spec, config.plan.shape, config.agent))
+    calls = ActingCalls(config, jax.random.key(1), range(2), messages, jax.devices()[0])
+    observation, is_first = np.ones((calls.rows_per_lane, 4), np.float32), np.zeros(calls.rows_per_lane, bool)
+    answers = {}
+    for step in (5, 2**32 + 5):
+        requests = [Request(0, lane, step, observation, is_first, None) for lane in range(2 if merge else 1)]
+        answers[step] = [messages.read_answer(each) for each in calls.act(params[0], 0, requests, merge)]
+    for one, other in zip(answers[5], answers[2**32 + 5], strict=True):
+        np.testing.assert_array_equal(one.action, other.action)
+        np.testing.assert_array_equal(one.extras["behavior_log_prob"], other.extras["behavior_log_prob"])

@@ -85,6 +85,16 @@ def test_actions_are_those_of_the_rows_ids_and_steps_of_the_run(actor):
             np.testing.assert_array_equal(actor.slots[0].action[step, SHAPE.part_rows(part)], expected)
 
 
+def test_steps_of_the_run_wrap_around_at_32_bits(actor):
+    for step in (2**32 - 1, 2**32 + 1):
+        actor.publish(step // SHAPE.rollout_length)
+        assert actor.act(2, step)
+        keys = jax.vmap(jax.random.fold_in)(row_keys(actor.key, PARTS[2]), np.full(3, step % 2**32, np.uint32))
+        expected = jax.vmap(lambda key: jax.random.randint(key, (), 0, 1000))(keys)
+        slot = actor.slots[step // SHAPE.rollout_length % SHAPE.num_slots]
+        np.testing.assert_array_equal(slot.action[step % SHAPE.rollout_length, SHAPE.part_rows(2)], expected)
+
+
 def test_only_the_parts_own_columns_of_the_step_are_written(actor):
     actor.publish(0)
     before = pickle.loads(pickle.dumps(actor.slots[0]))

@@ -158,6 +158,25 @@ def test_the_serial_source_acts_on_its_device_alone(default, acting):
     assert serial._keys.devices() == serial._agent_state.devices() == {device}
 
 
+def test_serial_collector_continues_beyond_32_bits_of_steps():
+    config = RunConfig(num_envs=3, rollout_length=4, plan="serial", max_policy_lag=0)
+    source = make_env(EnvConfig("CartPole-v1"))
+    plan, first = PLANS["serial"](config, Resources.detect()), 2**32 // 4 - 1
+    agent, device = cartpole_agent(), jax.devices()[0]
+    made = CollectorConfig(source, source.spec(), plan, agent, 0, first, jax.random.key(7), np.zeros(3, np.float32))
+    serial = SerialCollector(made, device)
+    serial.start(EpisodeReset((0,) * 3, (None,) * 3))
+    for sequence in (first, first + 1):
+        serial.publish(sequence, jnp.int32(1))
+        assert serial.acquire(1.0) == sequence
+        for t in range(4):
+            steps = np.full(3, (4 * sequence + t) % 2**32, np.uint32)
+            keys = jax.vmap(jax.random.fold_in)(serial._keys, steps)
+            expected = jax.vmap(lambda key: jax.random.randint(key, (), 0, 2))(keys)
+            np.testing.assert_array_equal(serial.slots(sequence)[0].action[t], expected)
+    serial.close()
+
+
 def cartpole_agent():
     def act(params, observation, agent_state, is_first, keys, mode):
         luck = jax.vmap(lambda key: jax.random.randint(key, (), 0, 2))(keys)

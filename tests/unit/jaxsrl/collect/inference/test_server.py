@@ -174,6 +174,21 @@ def test_lanes_in_different_slots_use_their_own_versions(merge):
     assert stats.calls == (2 if merge else 4)
 
 
+@pytest.mark.parametrize("merge", [False, True])
+def test_steps_of_the_run_wrap_around_at_32_bits(merge):
+    sequence = 2**32 // SHAPE.rollout_length  # its second step is step 2^32 of the run
+    positions = [(sequence, 0), (sequence, 1), (sequence, 3), (sequence, 3)]
+    for lanes in ([0, 1, 2], [2, 3]):
+        pool, _ = served(positions, lanes, lag=0, versions=[sequence], merge=merge)
+        slot = pool.views[sequence % SHAPE.num_slots]
+        for lane in lanes:
+            t, rows = positions[lane][1], SHAPE.lane_rows(lane)
+            step = np.full(3, (sequence * SHAPE.rollout_length + t) % 2**32, np.uint32)
+            keys = jax.vmap(jax.random.fold_in)(KEYS[rows], step)
+            expected, _, _ = adding_agent().act(jnp.int32(sequence), slot.observation[t, rows], (), None, keys, None)
+            np.testing.assert_array_equal(slot.action[t, rows], expected)
+
+
 def test_merging_lanes_of_an_agent_with_memory_is_refused():
     agent = adding_agent()._replace(initial_agent_state=lambda num_rows: jnp.zeros((num_rows, 2)))
     with pytest.raises(UserError, match="agent adding carries state between steps: use --inference.batching lane"):
