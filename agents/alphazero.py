@@ -79,10 +79,12 @@ class AlphaZeroConfig:
     optimizer: OptimizerConfig = OptimizerConfig(weight_decay=1e-4, max_grad_norm=5.0)
 
     def __post_init__(self) -> None:
+        validate.choices(self)
         validate.at_least_one(self, "window")
         validate.positive(self, "learning_rate", "temperature")
         validate.fraction(self, "random_moves")
         validate.not_negative(self, "value_coef")
+        validate.uniform_replay(self, "AlphaZero")
 
 
 class AlphaZero(NamedTuple):

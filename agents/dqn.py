@@ -117,6 +117,7 @@ class DQNConfig:
     initial_priority: Literal["max", "actor"] = "max"
 
     def __post_init__(self) -> None:
+        validate.choices(self)
         validate.at_least_one(self, "n_step", "target_update_period")
         validate.positive(self, "learning_rate", "noisy_sigma")
         validate.positive(self, "huber_delta", "value_rescale_epsilon", "reward_clip")

@@ -104,6 +104,7 @@ class MuZeroConfig:
     importance_sampling_exponent: float = 1.0
 
     def __post_init__(self) -> None:
+        validate.choices(self)
         validate.at_least_one(self, "num_proposals", "latent_size", "value_limit", "unroll_steps", "n_step")
         validate.at_least_one(self, "target_update_period", "projection_size")
         validate.positive(self, "learning_rate", "temperature", "n_step_decay_fraction")

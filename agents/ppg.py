@@ -112,7 +112,7 @@ class PPGConfig:
         validate.at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
         validate.fraction(self, "discount", "gae_lambda")
         validate.positive(self, "learning_rate", "auxiliary_learning_rate", "clip_epsilon", "value_huber_delta")
-        validate.not_negative(self, "clone_coef")
+        validate.not_negative(self, "clone_coef", "value_coef", "entropy_coef")
         validate.choices(self)
 
     @property

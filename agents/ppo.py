@@ -134,7 +134,7 @@ class PPOConfig:
         )
         validate.positive(self, "target_kl", "value_clip_epsilon")
         validate.choices(self)
-        validate.not_negative(self, "max_staleness")
+        validate.not_negative(self, "max_staleness", "value_coef", "entropy_coef")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")
         if not 0.0 < self.value_normalization_step <= 1.0:

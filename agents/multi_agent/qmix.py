@@ -93,6 +93,7 @@ class TeamQConfig:
     replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(batch_size=32))
 
     def __post_init__(self) -> None:
+        validate.choices(self)
         validate.at_least_one(self, "n_step", "target_update_period", "sequence_length", "stride")
         validate.fraction(self, "discount", "importance_sampling_exponent", "epsilon_start", "epsilon_end")
         validate.fraction(self, "tau", "epsilon_decay_fraction", above_zero=True)

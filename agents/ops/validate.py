@@ -47,16 +47,18 @@ def uniform_replay(config: Any, name: str) -> None:
     if exponent:
         raise UserError(
             f"{name} has no importance weights for windows that are sampled by priority: expected replay.priority_exponent 0, "
-            f"got {exponent}; use 0, or CQL"
+            f"got {exponent}; use 0"
         )
 
 
-def choices(config: Any) -> None:
-    """Raises UserError where a field with a Literal type has another value."""
+def choices(config: Any, prefix: str = "") -> None:
+    """Raises UserError where a field with a Literal type has another value. `prefix` comes before its name in the message."""
     for name, hint in get_type_hints(type(config)).items():
         allowed = get_args(hint)
         if get_origin(hint) is Literal and getattr(config, name) not in allowed:
-            raise UserError(f"{name} must be one of {', '.join(map(str, allowed))}: got {getattr(config, name)!r}")
+            raise UserError(
+                f"{prefix}{name} must be one of {', '.join(map(str, allowed))}: got {getattr(config, name)!r}"
+            )
 
 
 def random_updates(config: Any) -> None:
@@ -71,8 +73,6 @@ def random_updates(config: Any) -> None:
 def value_distribution(config: Any) -> None:
     """Raises UserError where the fields of a value distribution contradict each other (see `agents.dqn.DQNConfig`)."""
     kind = config.value_type
-    if kind not in ("scalar", "c51", "quantile"):
-        raise UserError(f"value_type must be 'scalar', 'c51' or 'quantile': got {kind!r}")
     if kind != "scalar" and config.num_atoms < 2:
         raise UserError(f"num_atoms must be at least 2 for a distribution: got {config.num_atoms}")
     if kind != "scalar" and config.value_rescale_epsilon is not None:

@@ -33,7 +33,8 @@ class GumbelConfig:
         num_simulations: calls of the model for each search, at least 1.
         max_considered: actions that sequential halving starts with, at most.
         max_depth: longest path of actions; 0 for no limit.
-        value_scale: weight of values against logits (c_scale): 0.1 for rewards of any size, 1 for games with outcomes -1 and 1.
+        value_scale: weight of values against logits (c_scale). Values are stretched to [0, 1] at each node: with 1, even small
+            differences of values decide against the logits; with 0.1, the logits count too.
         visit_offset: visits that are added before scaling (c_visit).
     """
 
@@ -47,8 +48,9 @@ class GumbelConfig:
         for name in ("num_simulations", "max_considered"):
             if getattr(self, name) < 1:
                 raise UserError(f"search.{name} must be at least 1: got {getattr(self, name)}")
-        if self.max_depth < 0:
-            raise UserError(f"search.max_depth must be at least 0, which sets no limit: got {self.max_depth}")
+        for name in ("max_depth", "value_scale", "visit_offset"):
+            if getattr(self, name) < 0:
+                raise UserError(f"search.{name} must be at least 0: got {getattr(self, name)}")
 
 
 def gumbel_search(

@@ -45,8 +45,12 @@ class PUCTConfig:
     def __post_init__(self) -> None:
         if self.num_simulations < 1:
             raise UserError(f"search.num_simulations must be at least 1: got {self.num_simulations}")
-        if self.max_depth < 0:
-            raise UserError(f"search.max_depth must be at least 0, which sets no limit: got {self.max_depth}")
+        for name in ("max_depth", "c1"):
+            if getattr(self, name) < 0:
+                raise UserError(f"search.{name} must be at least 0: got {getattr(self, name)}")
+        for name in ("dirichlet_alpha", "c2"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"search.{name} must be positive: got {getattr(self, name)}")
         if not 0.0 <= self.dirichlet_fraction <= 1.0:
             raise UserError(f"search.dirichlet_fraction must lie in [0, 1]: got {self.dirichlet_fraction}")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from agents.ops import validate
 from agents.transforms.level_replay_config import LevelReplayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.curriculum import CurriculumConfig
@@ -162,6 +163,7 @@ class RunConfig:
     level_replay: Annotated[LevelReplayConfig, _WITHOUT_PREFIX] = dataclasses.field(default_factory=LevelReplayConfig)
 
     def __post_init__(self) -> None:
+        _validate_choices(self)
         validate_at_least(
             1,
             "run",
@@ -263,3 +265,9 @@ def _validate_roll_back(learner: LearnerConfig, checkpoint: CheckpointConfig) ->
             f"learner.on_nonfinite roll_back needs a checkpoint from before the {skipped} skipped updates that trigger it, and "
             f"the run keeps {kept}: use --checkpoint.interval-updates {max(skipped, 1)}, and --checkpoint.max-to-keep 2 or more"
         )
+
+
+def _validate_choices(run: RunConfig) -> None:
+    for field in dataclasses.fields(run):
+        if dataclasses.is_dataclass(part := getattr(run, field.name)):
+            validate.choices(part, f"{field.name}.")

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pgx")
 
 from agents.alphazero import AlphaZeroConfig, build_alphazero, make_alphazero, model_step, value_targets
-from agents.api import Mode, Trajectory
+from agents.api import Mode, ReplayConfig, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.search.gumbel import GumbelConfig
 from agents.search.puct import PUCTConfig
@@ -129,7 +129,11 @@ def test_targets_equal_a_walk_along_each_game():
             lambda: make_alphazero(dataclasses.replace(CONFIG, game="agents.search:nothing"), ENV.spec(), NETWORK),
             "module:name",
         ),
+        (lambda: make_alphazero(CONFIG, ENV.spec(), NetworkConfig(sde_period=4)), "expected None for AlphaZero"),
         (lambda: AlphaZeroConfig(random_moves=2.0), "random_moves"),
+        (lambda: AlphaZeroConfig(replay=ReplayConfig(priority_exponent=0.6)), "no importance weights"),
+        (lambda: GumbelConfig(value_scale=-1.0), "search.value_scale must be at least 0"),
+        (lambda: PUCTConfig(dirichlet_alpha=0.0), "search.dirichlet_alpha must be positive"),
         (lambda: pgx_rules("backgammon"), "deterministic game"),
         (lambda: make_pgx("tic_tac", {}), "did you mean tic_tac_toe"),
         (lambda: make_pgx("tic_tac_toe", {"size": 3}), "with_state"),

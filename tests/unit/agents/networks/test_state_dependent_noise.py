@@ -9,6 +9,7 @@ import pytest
 
 from agents.a2c import A2CConfig, make_a2c
 from agents.api import Mode, ReplayConfig, Sample, Trajectory
+from agents.muzero import MuZeroConfig, make_muzero
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.networks.continuous_actors import make_squashed_actor
@@ -185,10 +186,13 @@ def test_update_trains_the_matrix(name):
         (make_iql, IQLConfig()),
         (make_awac, AWACConfig()),
         (make_td3, TD3Config(random_updates=0)),
+        (make_muzero, MuZeroConfig()),
     ],
 )
 def test_policies_that_cannot_have_this_noise_reject_it(make, config):
-    with pytest.raises(UserError, match="sde_period makes noise for PPO, A2C and SAC: expected None for a policy"):
+    with pytest.raises(
+        UserError, match="sde_period makes noise for PPO, A2C and SAC: expected None for (a policy|MuZero)"
+    ):
         make(config, SPEC, NETWORK)
 
 

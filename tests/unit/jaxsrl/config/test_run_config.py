@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import operator
+from typing import Literal, get_origin, get_type_hints
 
 import pytest
 
@@ -95,6 +96,26 @@ def test_every_experiment_survives_its_file(module):
     assert from_json(NetworkConfig, saved["network"]) == experiment.network
     assert from_json(AGENTS["ppo"].config, saved["agent"]) == experiment.agent
     assert from_json(RunConfig, saved["run"]) == experiment.run
+
+
+def literal_fields(config):
+    return [name for name, hint in get_type_hints(config).items() if get_origin(hint) is Literal]
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(each.config, name) for each in AGENTS.values() for name in literal_fields(each.config)]
+)
+def test_an_algorithm_rejects_a_value_that_is_no_choice(config, name):
+    with pytest.raises(UserError, match=rf"^{name} must be one of .*: got 'other'$"):
+        config(**{name: "other"})
+
+
+@pytest.mark.parametrize("part", [field.name for field in dataclasses.fields(RunConfig)])
+def test_a_run_rejects_a_value_that_is_no_choice(part):
+    value = getattr(RunConfig(), part)
+    for name in literal_fields(type(value)) if dataclasses.is_dataclass(value) else ():
+        with pytest.raises(UserError, match=rf"^{part}.{name} must be one of .*: got 'other'$"):
+            RunConfig(**{part: dataclasses.replace(value, **{name: "other"})})
 
 
 @pytest.mark.parametrize("checkpoints", [{"interval_updates": 0}, {"interval_updates": 4}, {"max_to_keep": 1}])
