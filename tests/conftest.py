@@ -4,6 +4,7 @@ import gc
 import os
 import platform
 import shutil
+import signal
 import threading
 import time
 from importlib.metadata import version
@@ -19,6 +20,9 @@ if os.environ.get("JAXSRL_TEST_COMPILE") == "quick" and platform.machine() == "x
     os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0 --xla_cpu_max_isa=AVX"
     if version("jaxlib").startswith("0.10."):  # later ones end the process at this flag, without a word
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+# Shells make jobs in the background ignore Ctrl-C, and so would the commands that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same few programs are compiled by many tests, and by the processes that they start: most of the suite's time without this.
 _PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "jax_programs"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_PROGRAMS))

@@ -19,6 +19,7 @@ from agents.search.gumbel import GumbelConfig
 from agents.world_models.sizes import WorldModelConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.load_agent import load_agent
@@ -105,7 +106,7 @@ def train(
     plan = PLANS[policy](config, Resources.detect())
     report = run(plan, agent, source, config, experiment=experiment, spec=spec, quiet=True)
     # A signal to the tests, as of a time limit, stops a run in order: it would be compared as if it were whole.
-    assert report.num_updates == config.total_env_steps // (config.num_envs * config.rollout_length)
+    assert not report.stopped_by
     return report
 
 
@@ -290,6 +291,28 @@ def test_unsaved_experience_is_collected_again(tmp_path, capsys):
     report = train(tmp_path, "serial", checkpoint_include_replay=False)
     assert "holds no experience" in (report.directory / "log.txt").read_text()
     assert report.num_updates == UPDATES
+
+
+@pytest.mark.parametrize(
+    ("plans", "suite", "memory"),
+    [
+        # A vector environment cannot return to its state.
+        (("serial", "serial"), "gymnasium_vector", "device"),
+        pytest.param(("serial", "serial"), "gymnasium_vector", "host", marks=slow),
+        # Another kind of plan restores no environments.
+        pytest.param(("device_only", "serial"), "jax", "host", marks=slow),
+        pytest.param(("serial", "device_only"), "jax", "device", marks=slow),
+    ],
+)
+def test_episodes_that_cannot_go_on_are_not_joined(tmp_path, plans, suite, memory):
+    for policy, updates, kept in zip(plans, (3, 4), ("device", memory), strict=True):
+        train(tmp_path, policy, suite, total_env_steps=16 * 4 * updates, replay_memory=kept)
+    restored = CheckpointStore(tmp_path / "run" / "checkpoints").restore_newest()
+    assert restored is not None
+    steps = {name.rpartition(".")[2]: array for name, array in restored[1].items() if ".storage" in name}
+    assert steps["is_first"][12].all()
+    assert not steps["valid"][11].any()
+    assert steps["valid"][[10, 12]].any()
 
 
 @slow
