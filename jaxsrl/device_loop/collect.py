@@ -57,12 +57,13 @@ def make_row_keys(run_seed: int, act_key: Array, num_rows: int) -> RowKeys:
     return RowKeys(env, row_keys(act_key, range(num_rows)))
 
 
-def init_rows(env: JaxEnv, agent: Agent, keys: RowKeys) -> DeviceRows:
-    """Returns rows at the start of a run, each in its episode 0."""
+def init_rows(env: JaxEnv, agent: Agent, keys: RowKeys, episode: int = 0) -> DeviceRows:
+    """Returns rows at the start of an episode, 0 for a new run."""
     num_rows = keys.env.shape[0]
     first = first_stages(env.spec(), range(num_rows))
     levels = jnp.asarray(first, jnp.int32) if first else None
-    envs = reset_keyed_rows(env, keys.env, jnp.arange(num_rows, dtype=jnp.uint32), levels=levels)
+    episodes = jnp.full(num_rows, episode % 2**32, jnp.uint32)
+    envs = reset_keyed_rows(env, keys.env, jnp.arange(num_rows, dtype=jnp.uint32), episodes, levels)
     return DeviceRows(envs, agent.initial_agent_state(num_rows), init_episode_sums(num_rows))
 
 

@@ -85,8 +85,8 @@ class DeviceLearner:
         rollout_length: T.
         state: state after `state.num_updates` updates.
         keys: result of `make_run_keys`, which defines the number of rows.
-        saved: result of `save_arrays` after the same number of updates, possibly with other arrays; None starts episode 0.
-        watch: counter of non-finite updates, which sees the last update of each dispatch; None for none.
+        saved: result of `save_arrays` after the same number of updates, possibly with other arrays; None starts new episodes.
+        watch: counter of non-finite updates; None for none.
 
     Attributes:
         state: newest learner state, on the mesh; the next `step` donates it.
@@ -94,7 +94,7 @@ class DeviceLearner:
         metrics: metrics of the newest update, on the device.
         stats: totals; `busy_seconds` are those of dispatches, the policy lag is always 0.
         dispatch_size: updates per dispatch.
-        too_many_nonfinite: whether the last update of too many consecutive dispatches (see `watch`) was skipped.
+        too_many_nonfinite: whether the newest dispatch skipped too many consecutive updates (see `watch`).
 
     Raises:
         UserError: `saved` is of another environment or agent, or of another number of rows.
@@ -113,7 +113,8 @@ class DeviceLearner:
     ) -> None:
         self._mesh, self._watch = mesh, watch
         self._keys = place_keys(mesh, keys)
-        self._rows = place_rows(agent, env, mesh, self._keys, saved)
+        num_steps = int(state.num_updates) * rollout_length
+        self._rows = place_rows(agent, env, mesh, self._keys, saved, num_steps)
         self.state = mesh.place_state(state)
         self.num_updates = int(state.num_updates)
         # Compiled here, so that `step` measures only computation.
@@ -132,16 +133,18 @@ class DeviceLearner:
             The metrics of the last update, on the device.
         """
         start = time.perf_counter()
-        self.state, self._rows, self.metrics = self._advance(np.int32(num_updates), self.state, self._rows, self._keys)
-        jax.block_until_ready((self.state, self._rows, self.metrics))
+        self.state, self._rows, self.metrics, counts = self._advance(
+            np.int32(num_updates), self.state, self._rows, self._keys
+        )
+        jax.block_until_ready((self.state, self._rows, self.metrics, counts))
         seconds = time.perf_counter() - start
         self.num_updates += num_updates
         self.stats.updates += num_updates
         self.stats.busy_seconds += seconds
         self.dispatch_size.record(num_updates, seconds)
         if self._watch is not None:
-            self.too_many_nonfinite = self._watch.observe(self.metrics, (), wait=True)
-            self.stats.skipped = self._watch.skipped
+            self.too_many_nonfinite = self._watch.observe_all(counts, num_updates)
+            self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
         return self.metrics
 
     def advance(self, num_updates: int, every: int) -> None:
@@ -175,11 +178,23 @@ class DeviceLearner:
         return rows_to_arrays(self._rows)
 
 
-def place_rows(agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, saved: Arrays | None) -> DeviceRows:
-    """Returns the rows of a new or resumed run, in memory of their own, which may be donated."""
+def place_rows(
+    agent: Agent, env: JaxEnv, mesh: LearnerMesh, keys: RunKeys, saved: Arrays | None, num_steps: int
+) -> DeviceRows:
+    """Returns the rows of a new or resumed run, in memory of their own, which may be donated.
+
+    Args:
+        agent: agent that acts.
+        env: environment of every row.
+        mesh: mesh of devices.
+        keys: keys of the run.
+        saved: rows of a checkpoint; None starts new episodes.
+        num_steps: steps of each row before. An episode takes at least one, so no earlier one has this number, which its key
+            follows from.
+    """
 
     def first(run_keys: RunKeys) -> DeviceRows:
-        return init_rows(env, agent, run_keys.rows)
+        return init_rows(env, agent, run_keys.rows, num_steps)
 
     initial = jax.jit(first, out_shardings=mesh.leading_rows)(keys)
     return initial if saved is None else mesh.place_rows(rows_from_arrays(initial, saved))

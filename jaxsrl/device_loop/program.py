@@ -10,6 +10,7 @@ import numpy as np
 from agents.api import Agent, Array, LearnerState, Metrics
 from jaxsrl.device_loop.collect import DeviceRows, RowKeys, collect, make_row_keys
 from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.finite_updates import SkipCounts
 from jaxsrl.learner.mesh import LearnerMesh
 
 
@@ -30,13 +31,13 @@ class RunKeys:
 class AdvanceFn(Protocol):
     """Function that updates `num_updates` times (int32, at least 1).
 
-    `state` and `rows` are donated; metrics are the last update's.
+    `state` and `rows` are donated; metrics are the last update's, the counts are of all.
     """
 
     def __call__(
         self, num_updates: np.int32 | Array, state: LearnerState, rows: DeviceRows, keys: RunKeys
-    ) -> tuple[LearnerState, DeviceRows, Metrics]:
-        """Returns state and rows after the updates, and the metrics."""
+    ) -> tuple[LearnerState, DeviceRows, Metrics, SkipCounts]:
+        """Returns state and rows after the updates, the metrics, and the counts of skipped updates."""
         ...
 
 
@@ -78,11 +79,15 @@ def make_advance(env: JaxEnv, agent: Agent, num_steps: int, sharding: jax.shardi
 
     def advance(
         num_updates: np.int32 | Array, state: LearnerState, rows: DeviceRows, keys: RunKeys
-    ) -> tuple[LearnerState, DeviceRows, Metrics]:
+    ) -> tuple[LearnerState, DeviceRows, Metrics, SkipCounts]:
+        def body(_: Array, carry: tuple) -> tuple:
+            state, rows, metrics = one(carry[0], carry[1], keys)
+            return state, rows, metrics, carry[3].after(metrics)
+
         metrics = jax.eval_shape(one, state, rows, keys)[2]
         zeros = {name: jnp.zeros(leaf.shape, leaf.dtype) for name, leaf in metrics.items()}
-        carry = (state, rows, zeros)
-        return jax.lax.fori_loop(0, num_updates, lambda _, carry: one(carry[0], carry[1], keys), carry)
+        counts = SkipCounts(*[jnp.zeros((), jnp.int32)] * len(SkipCounts._fields))
+        return jax.lax.fori_loop(0, num_updates, body, (state, rows, zeros, counts))
 
     return advance
 
@@ -111,6 +116,6 @@ def compile_advance(
         keys: placed keys.
     """
     advance = make_advance(env, agent, num_steps, mesh.rows)
-    out_shardings = (mesh.state_shardings(state), mesh.leading_rows, mesh.replicated)
+    out_shardings = (mesh.state_shardings(state), mesh.leading_rows, mesh.replicated, mesh.replicated)
     jitted = jax.jit(advance, donate_argnums=(1, 2), out_shardings=out_shardings)
     return jitted.lower(np.int32(1), state, rows, keys).compile()

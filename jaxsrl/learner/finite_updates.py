@@ -1,16 +1,52 @@
 """Guard on the device that skips non-finite updates, so that parameters are never NaN."""
 
 import dataclasses
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, Array, LearnerState, Metrics, Trajectory, UpdateFn
+from jaxsrl.replay.on_device import GRADIENT_STEPS
 from jaxsrl.replay.state import experience, join_extra, learned_extra
 
 SKIPPED = "learner/nonfinite_update"
 """Metric of every update: 1 if it was skipped because something in it was not finite, else 0."""
+
+
+class SkipCounts(NamedTuple):
+    """Skipped and finite updates of a sequence: ints, or int32 scalars on a device.
+
+    An update in which a policy took no gradient step (replay) is not finite either: it shows nothing.
+
+    Attributes:
+        skipped: updates that were skipped.
+        finite: updates that were not.
+        first: skipped updates before the first finite one.
+        newest: skipped updates since the newest finite one.
+        longest: largest number of consecutive skipped updates.
+    """
+
+    skipped: Any = 0
+    finite: Any = 0
+    first: Any = 0
+    newest: Any = 0
+    longest: Any = 0
+
+    def after(self, metrics: Metrics | dict[str, float]) -> "SkipCounts":
+        """Returns the counts with one more update, by its metrics: one `SKIPPED`, or one of each policy."""
+        skipped = 1 * (sum(value for name, value in metrics.items() if name.endswith(SKIPPED)) > 0)
+        has_learned = math.prod(value > 0 for name, value in metrics.items() if name.endswith(GRADIENT_STEPS))
+        finite = (1 - skipped) * has_learned
+        newest = (self.newest + skipped) * (1 - finite)
+        return SkipCounts(
+            self.skipped + skipped,
+            self.finite + finite,
+            self.first + skipped * (self.finite == 0),
+            newest,
+            self.longest + (newest > self.longest),
+        )
 
 
 def all_finite(tree: Any) -> Array:
@@ -20,7 +56,9 @@ def all_finite(tree: Any) -> Array:
     return jnp.all(jnp.stack(finite)) if finite else jnp.ones((), bool)
 
 
-def keep_if_finite(before: LearnerState, after: LearnerState, metrics: Metrics) -> tuple[LearnerState, Metrics]:
+def keep_if_finite(
+    before: LearnerState, after: LearnerState, metrics: Metrics, was_finite: Array | bool = True
+) -> tuple[LearnerState, Metrics]:
     """Returns `after`, or `before` with the count of `after` if parameters, optimizer, extras or a loss are not finite.
 
     Experience that `after` inserted for replay stays: it is data, and its own priorities are never NaN. If everything is finite,
@@ -30,10 +68,15 @@ def keep_if_finite(before: LearnerState, after: LearnerState, metrics: Metrics) 
         before: state before the update.
         after: state after it.
         metrics: float32 scalars; those whose name starts with "loss" count.
+        was_finite: whether all gradient steps between the two were finite, bool scalar.
     """
     losses = {name: value for name, value in metrics.items() if name.startswith("loss")}
-    ok = all_finite((_learned(after), losses))
-    kept = jax.tree.map(lambda new, old: jnp.where(ok, new, old), _learned(after), _learned(before))
+    ok = all_finite((_learned(after), losses)) & was_finite
+
+    def choose(new: Array, old: Array) -> Array:
+        return new if new is old else jnp.where(ok, new, old)  # a choice, even between equals, costs a copy
+
+    kept = jax.tree.map(choose, _learned(after), _learned(before))
     params, opt_state, extra = kept
     extra = join_extra(after.extra, extra, experience(after.extra))
     state = dataclasses.replace(after, params=params, opt_state=opt_state, extra=extra)

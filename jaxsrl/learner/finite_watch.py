@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 from agents.api import Metrics
-from jaxsrl.learner.finite_updates import SKIPPED
+from jaxsrl.learner.finite_updates import SKIPPED, SkipCounts
 from jaxsrl.machine.devices import start_copies_to_host
+from jaxsrl.replay.on_device import GRADIENT_STEPS
 
 
 class NotFiniteError(RuntimeError):
@@ -27,10 +28,11 @@ class FiniteWatch:
 
     Attributes:
         skipped: updates skipped so far.
+        span: updates since the first of the newest consecutive skipped ones, which are fewer where some took no gradient step.
     """
 
     def __init__(self, limit: int, dump: Path | None = None) -> None:
-        self.skipped = 0
+        self.skipped = self.span = 0
         self._limit, self._dump = limit, dump
         self._in_a_row = 0
         self._unread: Metrics | None = None
@@ -46,26 +48,41 @@ class FiniteWatch:
         before, self._unread = self._unread, _skipped(metrics)
         start_copies_to_host(self._unread)
         if before is not None:
-            self._count(before)
-        if wait or self._in_a_row or self._limit == 1:  # one skipped update is too many: its batch must be the newest
-            self._count(self._unread)
-            self._unread = None
-        if not self._limit or self._in_a_row < self._limit:
+            self._count(before)  # never too many: those after the first are read at once
+        if not wait and not self._in_a_row and self._limit != 1:  # with 1, the batch to be written must be the newest
+            return False
+        too_many, self._unread = self._count(self._unread), None
+        if too_many and self._dump is not None and jax.tree.leaves(batch):
+            write_batch(self._dump, batch)
+        return too_many
+
+    def observe_all(self, counts: SkipCounts, num_updates: int) -> bool:
+        """Returns what `observe` returns, for several updates at once: whether too many consecutive ones of them were skipped.
+
+        Args:
+            counts: of the updates; int32 scalars that may be read now.
+            num_updates: updates, those without a gradient step too.
+        """
+        return self._add(SkipCounts(*map(int, jax.device_get(counts))), num_updates)
+
+    def _count(self, metrics: Metrics) -> bool:
+        return self._add(SkipCounts().after({name: float(value) for name, value in metrics.items()}), 1)
+
+    def _add(self, counts: SkipCounts, num_updates: int) -> bool:
+        before, span = self._in_a_row, num_updates + (self.span if self._in_a_row else 0)
+        self.skipped += counts.skipped
+        self._in_a_row = counts.newest if counts.finite else before + counts.newest
+        self.span = num_updates if counts.finite else span
+        if not self._limit or max(before + counts.first, counts.longest) < self._limit:
             return False
         self._in_a_row = 0
-        if self._dump is not None and jax.tree.leaves(batch):
-            write_batch(self._dump, batch)
+        self.span = span if before + counts.first >= self._limit else num_updates
         return True
-
-    def _count(self, metrics: Metrics) -> None:
-        was_skipped = any(float(value) > 0.0 for value in metrics.values())
-        self.skipped += was_skipped
-        self._in_a_row = self._in_a_row + 1 if was_skipped else 0
 
 
 def _skipped(metrics: Metrics) -> Metrics:
-    """Returns the metrics that say whether an update was skipped: one, or one of each policy."""
-    return {name: value for name, value in metrics.items() if name.endswith(SKIPPED)}
+    """Returns the metrics that say whether an update was skipped, and whether it took gradient steps."""
+    return {name: value for name, value in metrics.items() if name.endswith((SKIPPED, GRADIENT_STEPS))}
 
 
 def write_batch(path: Path, batch: Any) -> None:

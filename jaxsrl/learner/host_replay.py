@@ -17,7 +17,7 @@ from jaxsrl.machine.devices import Device
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.client import KeyPrograms, ReplayClient, UpdateKeys
-from jaxsrl.replay.on_device import step_keys, transform_sample
+from jaxsrl.replay.on_device import REPLAY_METRICS, step_keys, transform_sample
 from jaxsrl.replay.state import Buffer
 
 
@@ -81,7 +81,6 @@ class HostReplay:
         self._fold_in, self._host_key = jax.jit(jax.random.fold_in), jax.device_put(run_key, host_device())
         self._keys = KeyPrograms(agent)
         self._num_updates: int | None = None
-        self._no_sums: Metrics | None = None
         self._make_zeros: Callable[[], Metrics] | None = None
 
     def __call__(self, state: LearnerState, batch: Trajectory | None) -> tuple[LearnerState, Metrics]:
@@ -167,18 +166,14 @@ class HostReplay:
         if self._make_zeros is None:
             shapes = jax.eval_shape(self._update, state, sample, np.int32(0), np.int32(0))[1]
             zeros: Any = {name: np.zeros(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
-            no_sums = self._no_sums = zeros | {SKIPPED: np.float32(0.0)}
+            no_sums = zeros | {SKIPPED: np.float32(0.0)}
             self._make_zeros = jax.jit(lambda: jax.tree.map(jnp.asarray, no_sums), out_shardings=self.mesh.replicated)
         return self._make_zeros()
 
     def _metrics(self, sums: Metrics | None, due: int) -> dict[str, Any]:
-        means = self._no_sums if sums is None else self._mean(sums, np.float32(due))
-        return {
-            **(means or {}),
-            "replay/gradient_steps": np.float32(due),
-            "replay/size": np.float32(self._experience.num_steps),
-            "replay/stale_priorities_total": np.float32(self._experience.num_stale),
-        }
+        means: Any = {SKIPPED: np.float32(0.0)} if sums is None else self._mean(sums, np.float32(due))
+        values = map(np.float32, (due, self._experience.num_steps, self._experience.num_stale))
+        return {**means, **dict(zip(REPLAY_METRICS, values, strict=True))}
 
 
 def trajectory_on_host(slots: Sequence[SlotViews]) -> Trajectory:

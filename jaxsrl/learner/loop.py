@@ -33,6 +33,7 @@ class LearnerStats:
             those that were used fewer times than allowed.
         reused: updates on a trajectory that was used before.
         skipped: updates that were skipped because they were not finite.
+        skipped_span: updates since the first of the newest consecutive skipped ones.
         unsaved: checkpoints that could not be written.
     """
 
@@ -43,6 +44,7 @@ class LearnerStats:
     dropped: int = 0
     reused: int = 0
     skipped: int = 0
+    skipped_span: int = 0
     unsaved: int = 0
 
 
@@ -131,7 +133,7 @@ class Learner:
         jax.block_until_ready((self.state, self.metrics) if self._mesh.aliases_host else batch)
         if self._watch is not None:
             self.too_many_nonfinite = self._watch.observe(self.metrics, batch, wait=self._mesh.aliases_host)
-            self.stats.skipped = self._watch.skipped
+            self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
         del batch
         self.num_updates += 1
         if not self.too_many_nonfinite:  # otherwise actors would act with parameters that the learner has abandoned

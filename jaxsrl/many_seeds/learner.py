@@ -10,6 +10,7 @@ from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.device_loop.episode_totals import EpisodeSums
 from jaxsrl.device_loop.loop import DispatchSize, RowsLearner
 from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.finite_updates import SkipCounts
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.many_seeds.program import MakeAgent, MembersProgram, MemberStart
@@ -44,12 +45,13 @@ class MemberLearner(RowsLearner):
     def advance(self, num_updates: int, every: int) -> None:
         self._group.advance(self._index, self._group.size.next_size(self.num_updates, num_updates, every))
 
-    def receive(self, count: int, metrics: Metrics, episodes: EpisodeSums, seconds: float) -> None:
+    def receive(self, count: int, metrics: Metrics, skipped: SkipCounts, episodes: EpisodeSums, seconds: float) -> None:
         """Records what a dispatch has done.
 
         Args:
             count: updates.
             metrics: of the last one.
+            skipped: counts of all of them.
             episodes: that finished, [B] each.
             seconds: of the dispatch.
         """
@@ -59,8 +61,8 @@ class MemberLearner(RowsLearner):
         self.metrics = metrics
         self.stats.updates += count
         self.stats.busy_seconds += seconds
-        self.too_many_nonfinite = self._watch.observe(metrics, (), wait=True)
-        self.stats.skipped = self._watch.skipped
+        self.too_many_nonfinite = self._watch.observe_all(skipped, count)
+        self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
         for sums in self._episodes:
@@ -108,9 +110,12 @@ class SeedGroup:
     def leave(self, member: int) -> None:
         """Ends the part of a member, whose state stays as it is; idempotent."""
         learner = self.learners.get(member)
-        if learner is not None and self._program is not None:
-            learner.keep_state()
-        self._turns.leave(member)
+        try:
+            # A failed dispatch has deleted the states, which it donated.
+            if learner is not None and self._program is not None and not self._turns.has_failed:
+                learner.keep_state()
+        finally:
+            self._turns.leave(member)
 
     def start(self, member: int, start: MemberStart, watch: FiniteWatch) -> MemberLearner:
         """Returns the learner of a member, once all members have started and the program is compiled."""
@@ -149,9 +154,9 @@ class SeedGroup:
             self._program = MembersProgram(self._make_agent, self._env, self._rollout_length, starts, devices)
             return
         counts = {self._positions[member]: count for member, count in requests.items()}
-        metrics, episodes, seconds = self._program.advance(counts)
+        *results, seconds = self._program.advance(counts)
         self.size.record(max(counts.values()), seconds)
         for member, count in requests.items():
             at = self._positions[member]
-            own = {name: value[at] for name, value in metrics.items()}
-            self.learners[member].receive(count, own, jax.tree.map(lambda leaf, at=at: leaf[at], episodes), seconds)
+            metrics, skipped, episodes = jax.tree.map(lambda leaf, at=at: leaf[at], results)
+            self.learners[member].receive(count, metrics, skipped, episodes, seconds)

@@ -18,6 +18,7 @@ from jaxsrl.device_loop.episode_totals import EpisodeSums, clear_finished
 from jaxsrl.device_loop.loop import place_rows
 from jaxsrl.device_loop.program import RunKeys, make_advance
 from jaxsrl.envs.protocol import JaxEnv
+from jaxsrl.learner.finite_updates import SkipCounts
 from jaxsrl.learner.mesh import LearnerMesh
 
 MakeAgent = Callable[[dict[str, Array]], Agent]
@@ -87,7 +88,10 @@ class MembersProgram:
         )
         agent = make_agent({})
         self._rows: DeviceRows = self._stack(
-            [place_rows(agent, env, first, start.keys, start.saved) for start in starts]
+            [
+                place_rows(agent, env, first, start.keys, start.saved, int(start.state.num_updates) * rollout_length)
+                for start in starts
+            ]
         )
         self._take = jax.jit(lambda tree, index: jax.tree.map(lambda leaf: leaf[index], tree))
         self._clear = jax.jit(clear_finished, donate_argnums=0, out_shardings=self._sharding)
@@ -96,25 +100,26 @@ class MembersProgram:
         self._advance = self._compile(self._is_batch)
         self._advance_apart = None if self._is_batch else self._advance
 
-    def advance(self, counts: Mapping[int, int]) -> tuple[dict[str, np.ndarray], EpisodeSums, float]:
+    def advance(self, counts: Mapping[int, int]) -> tuple[dict[str, np.ndarray], SkipCounts, EpisodeSums, float]:
         """Runs updates of each member, and waits for them.
 
         Args:
             counts: updates by member; those that are missing stay as they are.
 
         Returns:
-            The metrics of each member's last update, [N] each. The episodes that finished, [N, B] each. The seconds.
+            The metrics of each member's last update, and its skipped updates, [N] each. The episodes that finished, [N, B] each.
+            The seconds.
         """
         program, updates = self._program(counts)
         start = time.perf_counter()
-        self._state, self._rows, metrics = program(updates, self._state, self._rows, self._keys, self._values)
-        jax.block_until_ready((self._state, self._rows, metrics))
+        self._state, self._rows, metrics, skipped = program(updates, self._state, self._rows, self._keys, self._values)
+        jax.block_until_ready((self._state, self._rows, metrics, skipped))
         seconds = time.perf_counter() - start
         episodes: EpisodeSums = jax.device_get(self._rows.episodes)
         if episodes.count.any():
             rows = self._rows
             self._rows = DeviceRows(rows.envs, rows.agent_state, self._clear(rows.episodes))
-        return jax.device_get(metrics), episodes, seconds
+        return jax.device_get(metrics), jax.device_get(skipped), episodes, seconds
 
     def _program(self, counts: Mapping[int, int]) -> tuple[Any, jax.Array]:
         """Returns the program for these updates by member, and its first argument."""

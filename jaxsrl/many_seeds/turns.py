@@ -27,6 +27,11 @@ class Turns:
         self._turn = 0
         self._error: BaseException | None = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Returns whether `serve` has raised an error."""
+        return self._error is not None
+
     def enter(self, member: int) -> None:
         """Waits for the first turn of a member."""
         with self._lock:

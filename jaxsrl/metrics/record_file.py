@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.metrics.sinks import PROCESS_START
 
 UPDATE, ELAPSED = "update", "elapsed_seconds"
 RETURN, SPEED = "episode/return_mean", "speed/env_steps_per_second"
@@ -79,7 +80,8 @@ class RecordFile:
 
     Attributes:
         columns: values by name, all of one length; NaN where a record lacks the name. `elapsed_seconds` is the time that the
-            processes of the run have trained, without repeated updates.
+            processes of the run have trained, without repeated updates. Where another thread may call `refresh`, use
+            `copy_columns`: an array whose buffer numpy reads cannot grow.
         resumed_at: env steps at which a process resumed from a checkpoint.
         num_damaged: lines that are no records.
         generation: changes whenever rows that were returned become invalid.
@@ -97,6 +99,7 @@ class RecordFile:
         self.num_damaged = 0
         self._offset, self._torn, self._identity = 0, b"", (0, 0)
         self._wall, self._began = 0.0, 0.0  # of the newest record; what earlier processes trained
+        self._start: float | None = None  # of the newest record's process
 
     @property
     def num_rows(self) -> int:
@@ -153,22 +156,24 @@ class RecordFile:
             self._take(record)
 
     def _take(self, record: dict[str, float]) -> None:
-        wall, update = record.pop("wall_seconds"), record[UPDATE]
+        wall, start, update = record.pop("wall_seconds"), record.pop(PROCESS_START, None), record[UPDATE]
         updates = self.columns[UPDATE]
-        if self.num_rows and (wall < self._wall or update < updates[-1]):
+        # Records of earlier versions do not say which process wrote them.
+        is_other = start != self._start or wall < self._wall
+        if self.num_rows and (is_other or update < updates[-1]):
             self._resume(record)
-        elif self.num_rows and update == updates[-1]:
+        self._wall, self._start = wall, start
+        if self.num_rows and update == updates[-1]:
             # A run ends with a record right after the one before: rates over no time would say that nothing happens.
             self._merge(record)
-            self._wall = wall
             return
-        self._wall = wall
         record[ELAPSED] = self._began + wall
         self._append(record)
 
     def _resume(self, record: dict[str, float]) -> None:
         """Removes the rows after the checkpoint, which the first record of a process names."""
-        kept_update = min(record.get("checkpoint/update", math.inf), record[UPDATE] - 1)
+        has_updates = record.get(SPEED) != 0.0
+        kept_update = min(record.get("checkpoint/update", math.inf), record[UPDATE] - has_updates)
         updates, kept = self.columns[UPDATE], self.num_rows
         while kept and updates[kept - 1] > kept_update:
             kept -= 1
@@ -200,6 +205,11 @@ class RecordFile:
             self.columns[name] = array("d", [math.nan]) * self.num_rows
         return self.columns[name]
 
+    def copy_columns(self, *names: str) -> "list[array[float]]":
+        """Returns copies of columns, of one length; empty ones if there are no records."""
+        with self._lock:
+            return [self.columns.get(name, array("d"))[:] for name in names]
+
     def last(self, name: str) -> float | None:
         """Returns the newest value that is a number; None if there is none."""
         return next((value for value in reversed(self.columns.get(name, ())) if math.isfinite(value)), None)
@@ -224,7 +234,7 @@ class RecordFile:
                 stride *= 2
             mark = f"{self.generation}.{stride}"
             known_mark, _, begin = cursor.rpartition(".")
-            known = known_mark == mark and begin.isdigit() and int(begin) <= self.num_rows
+            known = known_mark == mark and begin.isdecimal() and int(begin) <= self.num_rows
             first = int(begin) if known else 0
             rows = range(-(-first // stride) * stride, self.num_rows, stride)
             columns = {

@@ -3,11 +3,15 @@
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
+
+PROCESS_START = "process_start_seconds"
+"""Unix time at which the process that wrote a line of metrics.jsonl started."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +52,12 @@ class MetricsSink(Protocol):
 class JsonlSink:
     """One JSON object per line; a resumed run appends. The file contains whole lines only, even if the disk is full.
 
-    The file is opened with the first record.
+    The file is opened with the first record. Every line says when this sink was made (`PROCESS_START`), which shows where a run
+    was resumed.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._start = path, time.time()
         self._file: AtomicAppendFile | None = None
 
     def write(self, record: Record) -> None:
@@ -64,7 +69,8 @@ class JsonlSink:
         if self._file is None:
             self._file = AtomicAppendFile(self._path)
             drop_torn_line(self._path, self._file)
-        self._file.append((json.dumps(record.to_json()) + "\n").encode())
+        line = record.to_json() | {PROCESS_START: self._start}
+        self._file.append((json.dumps(line) + "\n").encode())
 
     def close(self) -> None:
         """Closes the file."""

@@ -24,6 +24,11 @@ from jaxsrl.replay.schedule import Pace, init_pace_state, make_pace, steps_due
 from jaxsrl.replay.sizes import RingSizes, make_sizes
 from jaxsrl.replay.state import Buffer, ReplayExtra, inner_state
 
+GRADIENT_STEPS = "replay/gradient_steps"
+"""Metric of every update with replay: gradient steps that it took."""
+REPLAY_METRICS = (GRADIENT_STEPS, "replay/size", "replay/stale_priorities_total")
+"""Metrics of every update with replay that are not the agent's, which are 0 in an update without a gradient step."""
+
 
 class _Bound(NamedTuple):
     agent: ReplayAgent
@@ -158,8 +163,6 @@ def _sample(sizes: RingSizes, storage: Trajectory, position: RingPosition, drawn
 
 
 def _metrics(sizes: RingSizes, selection: Selection, due: Array) -> Metrics:
-    return {
-        "replay/gradient_steps": due.astype(jnp.float32),
-        "replay/size": selection.position.num_steps.astype(jnp.float32) * sizes.num_rows,
-        "replay/stale_priorities_total": selection.num_stale.astype(jnp.float32),
-    }
+    stored = selection.position.num_steps.astype(jnp.float32) * sizes.num_rows
+    values = due.astype(jnp.float32), stored, selection.num_stale.astype(jnp.float32)
+    return dict(zip(REPLAY_METRICS, values, strict=True))

@@ -18,6 +18,7 @@ from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.metrics.sinks import Sinks
 from jaxsrl.models.store import MODELS, ModelStore
+from jaxsrl.training.reporter import update_metrics
 from jaxsrl.training.run_state import state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
@@ -127,8 +128,7 @@ class ActiveRun:
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the newest update and the means of recent episodes; fetches from the device."""
-        values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
-        return values | self._trainable.episode_metrics()
+        return update_metrics(self._learner.metrics) | self._trainable.episode_metrics()
 
     def episodes(self) -> dict[str, float]:
         """Returns the means of recent episodes; empty before the first one has finished."""

@@ -20,11 +20,20 @@ from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import AnyLearner, HostLearner
 from jaxsrl.metrics.episodes import Episode
 from jaxsrl.plan.placement import devices_of
+from jaxsrl.replay.state import holds_buffer
 from jaxsrl.training.async_learners import AsynchronousLearners
 from jaxsrl.training.build import make_learner
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
-from jaxsrl.training.run_state import Progress, begin, buffer_to_arrays, from_arrays, rows_fit, to_arrays
+from jaxsrl.training.run_state import (
+    Progress,
+    begin,
+    buffer_to_arrays,
+    cut_experience,
+    from_arrays,
+    rows_fit,
+    to_arrays,
+)
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.step_recorder import StepRecorder, make_recorder
 from jaxsrl.training.trainable import Trainable
@@ -153,6 +162,9 @@ class HostTrainable(Trainable):
             differs |= (seen != wanted).reshape(len(differs), -1).any(1)
         rows = np.flatnonzero(differs & ~log.restarted).tolist()
         if rows:
+            learner: Any = self.learner
+            if holds_buffer(learner.state.extra):
+                learner.state = cut_experience(self._setup.agent, learner.state, differs)
             self._setup.log(
                 f"{len(rows)} of {len(differs)} environments could not be restored (first: {rows[:5]}): they are not "
                 f"deterministic given seed and actions, so the run differs from an uninterrupted one"

@@ -5,13 +5,16 @@ from collections.abc import Callable, Mapping
 
 import jax
 
+from agents.api import Metrics
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.collect.collector import supervision_metrics
+from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.cluster_traffic import traffic_values
 from jaxsrl.metrics.sinks import MetricsSink, Record
 from jaxsrl.metrics.utilization import utilization
 from jaxsrl.plan.plan import Plan
+from jaxsrl.replay.on_device import GRADIENT_STEPS, REPLAY_METRICS
 
 _COUNTED = supervision_metrics([SupervisionTotals()])
 """Totals of a source that are recorded as they are."""
@@ -67,7 +70,7 @@ class Reporter:
         seconds = max(now - since, 1e-9)
         gained = {name: totals[name] - before.get(name, 0.0) for name in totals}
         updates = gained["learner/updates"]
-        values = {name: float(value) for name, value in jax.device_get(self._learner.metrics).items()}
+        values = update_metrics(self._learner.metrics)
         values |= episodes
         values |= utilization(self._plan, gained, seconds)
         values |= self._machine()
@@ -95,6 +98,17 @@ class Reporter:
             "learner/updates": float(stats.updates),
         }
         return {**self._source_totals(), **own}
+
+
+def update_metrics(metrics: Metrics) -> dict[str, float]:
+    """Returns the metrics of an update, fetched from the device; without those of an agent that took no gradient step."""
+    values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    steps = {
+        name.removesuffix(GRADIENT_STEPS): value for name, value in values.items() if name.endswith(GRADIENT_STEPS)
+    }
+    idle = tuple(policy for policy, count in steps.items() if not count)
+    kept = (*REPLAY_METRICS, SKIPPED)
+    return {name: value for name, value in values.items() if not name.startswith(idle) or name.endswith(kept)}
 
 
 def call_rates(gained: Mapping[str, float]) -> dict[str, float]:

@@ -128,7 +128,7 @@ class RunCheckpoints:
         restored = None
         if config.learner.on_nonfinite == "roll_back":
             # A checkpoint from between the skipped updates holds what the learner has now.
-            last = learner.num_updates - config.learner.max_nonfinite_updates
+            last = learner.num_updates - learner.stats.skipped_span
             restored = self._coordinator.restore(partial(self._store.restore_newest, last=last))
         if restored is None:
             raise NotFiniteError(

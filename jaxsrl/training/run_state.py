@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Container, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from agents.api import AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
+from agents.api import Agent, AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
 from envpool_bridge.envs.protocol import EpisodeReset, first_stages
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
@@ -19,7 +20,7 @@ from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.collect.stage_queue import StageQueue
 from jaxsrl.metrics.episodes import EpisodeTracker, row_groups
 from jaxsrl.replay.client import buffer_shapes
-from jaxsrl.replay.state import experience, holds_buffer, inner_state, join_extra
+from jaxsrl.replay.state import ReplayExtra, experience, holds_buffer, inner_state, join_extra
 
 _DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.checkpoint_rows`
 _STEPS, _STAGES = "steps", "stages"
@@ -209,6 +210,40 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
     else:
         kept = experience(jax.jit(agent.init)(key).extra)
     return dataclasses.replace(state, extra=join_extra(template.extra, state.extra, kept))
+
+
+def cut_experience(agent: AnyAgent, state: LearnerState, rows: np.ndarray) -> LearnerState:
+    """Returns the state, in whose experience on devices no later step is joined to the newest one of these rows.
+
+    An insertion does it for rows that start an episode. This is for rows that continue elsewhere than they were.
+
+    Args:
+        agent: of the run.
+        state: of the learner, with experience or without.
+        rows: [B] bool, of the run.
+    """
+
+    def cut(own_rows: np.ndarray, part: Any) -> Any:
+        if not isinstance(part, ReplayExtra):
+            return part
+        buffer = part.buffer
+        valid, newest = buffer.storage.valid, buffer.selection.position.next_step - 1  # -1 is the last of the ring
+        valid = jax.device_put(valid.at[newest].set(valid[newest] & ~own_rows), valid.sharding)
+        storage = dataclasses.replace(buffer.storage, valid=valid)
+        return dataclasses.replace(part, buffer=dataclasses.replace(buffer, storage=storage))
+
+    def cut_all(own_rows: np.ndarray, extra: Any) -> Any:
+        return jax.tree.map(partial(cut, own_rows), extra, is_leaf=lambda part: isinstance(part, ReplayExtra))
+
+    extra = state.extra
+    groups = agent.groups if isinstance(agent, Agent) else ()
+    if not groups:
+        return dataclasses.replace(state, extra=cut_all(rows, extra))
+    of_group = {
+        group.name: rows.reshape(-1, group.rows_per_env)[:, list(group.agent_indices)].reshape(-1) for group in groups
+    }
+    extra = {name: cut_all(of_group[name], part) if name in of_group else part for name, part in extra.items()}
+    return dataclasses.replace(state, extra=extra)
 
 
 def restore_buffer(template: Any, arrays: Arrays) -> Any:

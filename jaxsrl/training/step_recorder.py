@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 from agents.api import Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slots import SlotViews
-from envpool_bridge.spec.tree import map_leaves
+from envpool_bridge.spec.tree import leaves, map_leaves
 from jaxsrl.checkpoints.run_directory import CONFIG
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.datasets.dataset import open_dataset
 from jaxsrl.datasets.manifest import Manifest, read_manifest
 from jaxsrl.datasets.writer import DatasetWriter, is_dataset
 from jaxsrl.plan.fragment import Devices
 from jaxsrl.plan.plan import Plan
+from jaxsrl.replay.host.storage import continuing_rows
 from jaxsrl.training.setup import TrainingSetup
 
 _MAX_PENDING = 2  # copies of slots that wait for the disk
@@ -31,7 +34,7 @@ class StepRecorder:
     Thread-safety: one thread.
 
     Args:
-        path: directory of the dataset. A resumed run continues it from the step of its checkpoint.
+        path: directory of the dataset. A resumed run continues it from the step of its checkpoint, with the first slot.
         manifest: of the dataset without steps; its origin says which run it is of.
         step: step of the run at which the next slot starts.
         timeout_seconds: longest wait for the disk.
@@ -41,7 +44,10 @@ class StepRecorder:
     """
 
     def __init__(self, path: Path, manifest: Manifest, step: int, timeout_seconds: float) -> None:
-        self._writer = open_writer(path, manifest, step)
+        self._path, self._num_kept = path, num_kept_steps(path, manifest, step)
+        self._open = partial(open_writer, path, manifest, step)
+        # A writer drops later steps than these, which are lost if the run cannot continue.
+        self._writer = None if self._num_kept else self._open()
         self._timeout_seconds = timeout_seconds
         self._thread = ThreadPoolExecutor(1, "recorder")
         self._pending: deque[Future[None]] = deque()
@@ -50,20 +56,27 @@ class StepRecorder:
         """Records the full slots of a sequence, one per pool; sequences come in their order.
 
         Raises:
+            UserError: these are the first since a resume, and environments are not where they were.
             OSError: an earlier slot could not be written.
             TimeoutError: the disk did not answer.
         """
         self._wait(_MAX_PENDING - 1)
-        self._pending.append(self._thread.submit(self._writer.append, copy_steps(slots)))
+        steps = copy_steps(slots)
+        if self._writer is None:
+            check_continues(self._path, self._num_kept or 0, steps)
+            self._writer = self._open()
+        self._pending.append(self._thread.submit(self._writer.append, steps))
 
     def commit(self) -> None:
         """Makes all steps so far permanent, so that a resumed run can continue here; raises as `observe` does."""
-        self._pending.append(self._thread.submit(self._writer.commit))
+        if self._writer is not None:
+            self._pending.append(self._thread.submit(self._writer.commit))
         self._wait(0)
 
     def close(self) -> None:
         """Commits, and closes the files."""
-        self._pending.append(self._thread.submit(self._writer.close))
+        if self._writer is not None:
+            self._pending.append(self._thread.submit(self._writer.close))
         try:
             self._wait(0)
         finally:
@@ -92,11 +105,21 @@ def copy_steps(slots: Sequence[SlotViews]) -> Trajectory:
 
 def open_writer(path: Path, manifest: Manifest, step: int) -> DatasetWriter:
     """Returns a writer whose next step is that of the run; raises as `StepRecorder` does."""
+    num_kept = num_kept_steps(path, manifest, step)
+    if num_kept is not None:
+        return DatasetWriter.reopen(path, num_kept)
+    origin = {**manifest.origin, _FIRST_STEP: step}
+    return DatasetWriter(path, Manifest(manifest.spec, manifest.num_rows, manifest.extras, (), manifest.env, origin))
+
+
+def num_kept_steps(path: Path, manifest: Manifest, step: int) -> int | None:
+    """Returns the steps of each row of a dataset after which the run continues; None where there is no dataset.
+
+    Raises:
+        UserError: the dataset is of another run, or does not end at this step.
+    """
     if not is_dataset(path):
-        origin = {**manifest.origin, _FIRST_STEP: step}
-        return DatasetWriter(
-            path, Manifest(manifest.spec, manifest.num_rows, manifest.extras, (), manifest.env, origin)
-        )
+        return None
     written = read_manifest(path)
     first = written.origin.get(_FIRST_STEP)
     if {**written.origin, _FIRST_STEP: None} != {**manifest.origin, _FIRST_STEP: None} or first is None:
@@ -109,7 +132,20 @@ def open_writer(path: Path, manifest: Manifest, step: int) -> DatasetWriter:
             f"{path} has steps {first} to {first + written.num_steps} of each row, and the run continues at step {step}: expected "
             f"that they end there; choose another --run.record"
         )
-    return DatasetWriter.reopen(path, step - first)
+    return step - first
+
+
+def check_continues(path: Path, num_steps: int, steps: Trajectory) -> None:
+    """Raises UserError where steps do not continue the episodes of the first `num_steps` of each row of a dataset."""
+    recorded = open_dataset(path).steps
+    frames = zip(leaves(recorded.observation), leaves(steps.observation), strict=True)
+    continues = continuing_rows(steps.is_first[0], ((last[num_steps], first[0]) for last, first in frames))  # pyright: ignore[reportArgumentType]
+    cut = recorded.valid[num_steps - 1] & ~continues
+    if cut.any():
+        raise UserError(
+            f"{path}: expected environments that continue the recorded episodes, but {cut.sum()} of {len(cut)} could not return to "
+            f"their state and are in others: choose another --run.record"
+        )
 
 
 def check_new_run(setup: TrainingSetup) -> None:
@@ -132,16 +168,11 @@ def make_recorder(setup: TrainingSetup, log: EpisodeLog) -> StepRecorder | None:
     """Returns the recorder of a run that continues where the log ends, or None if it records nothing.
 
     Raises:
-        UserError: as `StepRecorder` does, or episodes of the dataset cannot continue.
+        UserError: as `StepRecorder` does.
     """
     config = setup.config
     if not config.record:
         return None
-    if log.restarted.any() and is_dataset(Path(config.record)):
-        raise UserError(
-            f"{config.record}: {log.restarted.sum()} environments start new episodes, since theirs were too long to be replayed: "
-            f"choose another --run.record"
-        )
     origin = {"agent": setup.agent.name, "run": setup.directory.path.name, "seed": config.seed}
     env = setup.identity["experiment"].get("env")
     manifest = Manifest(setup.spec, config.num_envs, dict(setup.agent.extras), env=env, origin=origin)

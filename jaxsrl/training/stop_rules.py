@@ -16,7 +16,7 @@ def with_gradient_budget(config: RunConfig, agent: AnyAgent) -> RunConfig:
     """Returns the configuration with no more env steps than its budget of gradient steps takes.
 
     Raises:
-        UserError: there is such a budget, but the agent does not learn from replay.
+        UserError: there is such a budget, but the agent does not learn from replay, or a resumed run would take fewer steps.
     """
     if config.gradient_steps is None or config.is_offline:
         return config
@@ -24,6 +24,11 @@ def with_gradient_budget(config: RunConfig, agent: AnyAgent) -> RunConfig:
         raise UserError(
             f"run.gradient_steps is a budget for one policy that learns from replay, which agent {agent.name} is not: use "
             "--run.total-env-steps instead"
+        )
+    if not config.checkpoint.include_replay:
+        raise UserError(
+            "run.gradient_steps is counted from the env steps of the whole run, but with checkpoint.include_replay off, a resumed "
+            "run collects experience again before it learns: use --checkpoint.include-replay or --run.total-env-steps instead"
         )
     updates = updates_until(agent.data.config, config.env_steps_per_update, config.gradient_steps)
     if updates > config.num_updates:

@@ -113,6 +113,18 @@ def test_a_resumed_run_continues_its_dataset(tmp_path):
         experiment(tmp_path / "parts", updates=9).train(quiet=True)
 
 
+def test_episodes_that_cannot_go_on_are_not_recorded(tmp_path):
+    vector = EnvConfig("CartPole-v1", suite="gymnasium_vector")
+    experiment(tmp_path, updates=2, env=vector, plan="serial", checkpoint_interval_updates=1).train(quiet=True)
+    before = dataclasses.asdict(open_dataset(tmp_path / "set").manifest)
+    # Also the steps after the checkpoint stay.
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "2")
+    with pytest.raises(UserError, match="of 8 could not return to their state and are in others"):
+        experiment(tmp_path, updates=3, env=vector, plan="serial").train(quiet=True)
+    assert dataclasses.asdict(open_dataset(tmp_path / "set").manifest) == before
+    assert list(find_damage(tmp_path / "set")) == []
+
+
 def same_datasets(one, other):
     one, other = open_dataset(one), open_dataset(other)
     first, second = leaf_arrays(one.steps), leaf_arrays(other.steps)

@@ -47,7 +47,7 @@ def train(agent, learner, updates, seed):
     rows, advance = init_rows(ENV, agent, keys.rows), jax.jit(make_advance(ENV, agent, ROUNDS + 1))
     found = []
     for _ in range(updates // EVERY):
-        state, rows, _ = advance(np.int32(EVERY), state, rows, keys)
+        state, rows, *_ = advance(np.int32(EVERY), state, rows, keys)
         found.append(np.asarray(choices(learner(state.params))))
     return state, np.array(found)
 

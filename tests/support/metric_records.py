@@ -5,7 +5,7 @@ import dataclasses
 from jaxsrl.machine.resources import Resources
 from jaxsrl.metrics.live_state import RunInfo
 from jaxsrl.metrics.record_file import parse_record
-from jaxsrl.metrics.sinks import Record
+from jaxsrl.metrics.sinks import PROCESS_START, Record
 from jaxsrl.plan.policies import PLANS
 from tests.support.run_configs import run_config
 
@@ -30,7 +30,8 @@ def read_records(path):
     lines = path.read_bytes().splitlines() if path.exists() else []
     parsed = [numbers for line in lines if (numbers := parse_record(line)[0]) is not None]
     fixed = [field.name for field in dataclasses.fields(Record) if field.name != "values"]
+    others = {*fixed, PROCESS_START}
     return [
-        Record(*(one[name] for name in fixed), {name: value for name, value in one.items() if name not in fixed})
+        Record(*(one[name] for name in fixed), {name: value for name, value in one.items() if name not in others})
         for one in parsed
     ]

@@ -80,16 +80,27 @@ class ShowPlan:
         given = [f"--{name}" for name in names if getattr(self, name) != getattr(ShowPlan, name)]
         if given and not self.simulate:
             raise UserError(f"only a simulation uses {', '.join(given)}: use --simulate too, or omit it")
-        if self.out is not None and self.simulate:
+        if not self.simulate:
+            return
+        if self.out is not None:
             raise UserError(f"a simulation draws no plan: expected no --out, got {self.out}; omit it, or --simulate")
+        if bool(self.cores) != bool(self.gpus):
+            raise UserError(f"--simulate needs both --cores and --gpus, or neither: got {self.cores} and {self.gpus}")
+        given = [f"--{name}" for name in ("cores", "gpus", "network") if getattr(self, name) != getattr(ShowPlan, name)]
+        if given and self.check:
+            raise UserError(
+                f"--check compares runs on this machine: expected no {', '.join(given)}; omit it, or --check"
+            )
+        if given == ["--network"]:
+            raise UserError(
+                f"the clusters of the papers have their own network: expected --cores and --gpus with --network {self.network}"
+            )
 
     def _simulate(self, experiment: "Experiment", stem: str) -> int:
         from jaxsrl.planner.predict import Cluster
         from jaxsrl.planner.report import simulate_experiment
         from jaxsrl.terminal.tables import print_tables
 
-        if bool(self.cores) != bool(self.gpus):
-            raise UserError(f"--simulate needs both --cores and --gpus, or neither: got {self.cores} and {self.gpus}")
         name = f"{self.cores:,} cores and {self.gpus} GPUs"
         cluster = Cluster(name, self.cores, self.gpus, network=self.network) if self.cores else None
         tables = simulate_experiment(experiment, stem, self.calibration, self.calibrate, self.check, cluster)

@@ -105,6 +105,7 @@ class ParameterServer:
         self._params, self._extra = self._programs.pack(placed.params), placed.extra
         self._opt_state = self._copy(placed.opt_state)
         self._num_skipped = [self._programs.nothing_skipped] * num_replicas
+        self._is_finite = [self._programs.all_finite] * num_replicas
         self._version = 0
         self._num_updates = int(state.num_updates)
         self._numbers = [jax.device_put(np.int32(self._num_updates), device)] * num_replicas
@@ -150,9 +151,11 @@ class ParameterServer:
             if staleness > self._max_staleness:
                 self._counters = dataclasses.replace(counters, dropped=counters.dropped + 1)
                 return False
-            progress = self._programs.apply(self._progress(replica), grads, metrics)
+            progress, is_finite = self._programs.apply(
+                self._progress(replica), self._is_finite[replica], grads, metrics
+            )
             self._params, self._opt_state = progress.params, progress.opt_state
-            self._num_skipped[replica] = progress.num_skipped
+            self._num_skipped[replica], self._is_finite[replica] = progress.num_skipped, is_finite
             self._version += 1
             self._counters = dataclasses.replace(
                 counters,
@@ -179,9 +182,10 @@ class ParameterServer:
             start = time.perf_counter()
             programs, progress = self._programs, self._progress(replica)
             state = LearnerState(programs.unpack(self._params), self._opt_state, self._numbers[replica], self._extra)
-            state, metrics = programs.finish(state, progress, prepared_metrics, received)
+            state, metrics = programs.finish(state, progress, self._is_finite[replica], prepared_metrics, received)
             self._params, self._opt_state, self._extra = programs.pack(state.params), state.opt_state, state.extra
             self._numbers[replica], self._num_skipped[replica] = state.num_updates, programs.nothing_skipped
+            self._is_finite[replica] = programs.all_finite
             self._completed[replica] += 1
             if min(self._completed) > self._num_updates:
                 self._num_updates += 1

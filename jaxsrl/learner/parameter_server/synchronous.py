@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Progress, Trajectory
-from jaxsrl.learner.finite_updates import SKIPPED, all_finite
+from jaxsrl.learner.finite_updates import all_finite, keep_if_finite
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.packed_tree import Block, pack, unpack, unpack_stacked
 from jaxsrl.machine.devices import Device
@@ -67,50 +67,74 @@ class ServerPrograms:
 
     Attributes:
         nothing_skipped: `Progress.num_skipped` before the first gradient step of an update.
+        all_finite: `is_finite` of `apply` before the first gradient step of an update.
         pack: Maps parameters to a block, as they travel.
         unpack: Maps a block to parameters, as `act` takes them.
     """
 
     def __init__(self, steps: GradientSteps, device: Device) -> None:
-        def apply(opt_state: OptState, rest: Progress, grads: Block, metrics: Block) -> Progress:
+        def apply(
+            opt_state: OptState, rest: Progress, is_finite: Array, grads: Block, metrics: Block
+        ) -> tuple[Progress, Array]:
             before = dataclasses.replace(rest, params=unpack(rest.params), opt_state=opt_state)
             progress = steps.apply(before, unpack(grads), unpack(metrics))
             ok = all_finite((grads, progress.params, progress.opt_state))
             progress = jax.tree.map(lambda new, old: jnp.where(ok, new, old), progress, before)
-            return dataclasses.replace(progress, params=pack(progress.params))
+            return dataclasses.replace(progress, params=pack(progress.params)), is_finite & ok
 
         def finish(
-            state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
+            state: LearnerState,
+            progress: Progress,
+            is_finite: Array,
+            prepared_metrics: Metrics,
+            step_metrics: Sequence[Block],
         ) -> tuple[LearnerState, Metrics]:
             progress = dataclasses.replace(progress, params=unpack(progress.params))
             finished, metrics = steps.finish(state, progress, prepared_metrics, unpack_stacked(step_metrics))
-            losses = {name: value for name, value in metrics.items() if name.startswith("loss")}
-            return finished, metrics | {SKIPPED: 1.0 - all_finite(losses).astype(jnp.float32)}
+            # Earlier steps of the update were finite and stay: their optimizer state was donated.
+            before = dataclasses.replace(state, params=progress.params, opt_state=progress.opt_state)
+            return keep_if_finite(before, finished, metrics, is_finite)
 
         self._device = device
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
         self._apply = jax.jit(apply, donate_argnums=0)
         self._finish = jax.jit(finish)
         self.pack, self.unpack = jax.jit(pack), jax.jit(unpack)
-        self.nothing_skipped = jax.device_put(np.int32(0), device)
+        self.nothing_skipped, self.all_finite = jax.device_put((np.int32(0), np.bool_(True)), device)
 
     def receive(self, values: Any) -> Any:
         """Returns the values that a replica pushed, on the server's device."""
         return jax.device_put(values, self._device)
 
-    def apply(self, progress: Progress, grads: Block, metrics: Block) -> Progress:
-        """Takes one gradient step; `progress.params` is a block, and `progress.opt_state` is donated."""
+    def apply(self, progress: Progress, is_finite: Array, grads: Block, metrics: Block) -> tuple[Progress, Array]:
+        """Takes one gradient step, or drops it if it is not finite.
+
+        Args:
+            progress: Progress before the step; its parameters are a block, and its optimizer state is donated.
+            is_finite: Whether all earlier steps of the update were finite, bool scalar.
+            grads: Gradient.
+            metrics: float32 scalars of the gradient.
+
+        Returns:
+            The progress, and whether all steps so far were finite.
+        """
         rest = dataclasses.replace(progress, opt_state=())
-        return self._apply(progress.opt_state, rest, grads, metrics)
+        return self._apply(progress.opt_state, rest, is_finite, grads, metrics)
 
     def finish(
-        self, state: LearnerState, progress: Progress, prepared_metrics: Metrics, step_metrics: Sequence[Block]
+        self,
+        state: LearnerState,
+        progress: Progress,
+        is_finite: Array,
+        prepared_metrics: Metrics,
+        step_metrics: Sequence[Block],
     ) -> tuple[LearnerState, Metrics]:
-        """Ends an update.
+        """Ends an update. If something in it was not finite, it counts as skipped, and the state has only its finite steps.
 
         Args:
             state: State at the start of the update. Its optimizer state was donated to the first step and is not read.
             progress: Progress after the last step; its parameters are a block.
+            is_finite: Whether all steps were finite.
             prepared_metrics: Summary of `GradientSteps.prepare`.
             step_metrics: float32 scalars, one block per gradient step.
 
@@ -118,7 +142,7 @@ class ServerPrograms:
             The learner state, its parameters not packed, and metrics.
         """
         before = LearnerState(state.params, progress.opt_state, state.num_updates, state.extra)
-        return self._finish(before, progress, self.receive(prepared_metrics), step_metrics)
+        return self._finish(before, progress, is_finite, self.receive(prepared_metrics), step_metrics)
 
 
 class SynchronousUpdate:
@@ -142,12 +166,13 @@ class SynchronousUpdate:
         replica, server = self._replica, self._server
         state = server.receive(state)
         progress = Progress(server.pack(state.params), state.opt_state, state.num_updates, server.nothing_skipped)
+        is_finite = server.all_finite
         params, extra, number = replica.place((progress.params, state.extra, state.num_updates))
         prepared, prepared_metrics = replica.prepare(params, extra, batch, number, number)
         step_metrics: list[Block] = []
         for step in range(replica.num_steps):
             grads, metrics = server.receive(replica.gradient(params, prepared, step))
-            progress = server.apply(progress, grads, metrics)
+            progress, is_finite = server.apply(progress, is_finite, grads, metrics)
             step_metrics.append(metrics)
             params = replica.place(progress.params)
-        return server.finish(state, progress, prepared_metrics, step_metrics)
+        return server.finish(state, progress, is_finite, prepared_metrics, step_metrics)

@@ -43,10 +43,15 @@ def insert(sizes: RingSizes, storage: Trajectory, position: RingPosition, slot: 
         sizes: of the ring.
         storage: the ring.
         position: before this trajectory.
-        slot: [T, B, ...] with the frames before its first step (see `make_sizes`); it follows the previous slot.
+        slot: [T, B, ...] with the frames before its first step (see `make_sizes`); it follows the previous slot. After a resume,
+            a row may start another episode instead: its newest step is then no longer valid.
     """
     start, is_new = position.next_step, position.num_steps == 0
     observed = partial(_put_observed, sizes, start, is_new)
+    newest = jnp.where(start == 0, sizes.ring_steps, start) - 1
+    # Otherwise only a step that resets is before the first of an episode.
+    valid = storage.valid[newest] & ~slot.is_first[-sizes.rollout_length - 1]
+    storage = dataclasses.replace(storage, valid=_put(newest, storage.valid, valid[None]))
     ring = jax.tree.map(
         partial(_put, start),
         dataclasses.replace(storage, observation=(), is_first=(), agent_state=()),

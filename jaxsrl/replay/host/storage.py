@@ -3,7 +3,7 @@
 import dataclasses
 import mmap
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -97,6 +97,8 @@ class HostStorage:
     def insert(self, slot: Trajectory) -> None:
         """Copies a trajectory over the oldest; it follows the previous one.
 
+        The newest step of a row that it does not continue (`continuing_rows`) is no longer valid.
+
         Raises:
             BadEnvOutputError: its shapes differ from the ring's.
         """
@@ -107,6 +109,9 @@ class HostStorage:
             for leaf in self._observed:
                 leaf.ring[beyond + 1 :] = leaves[leaf.place][: leaf.before]
         number = start // sizes.rollout_length
+        *frames, (_, is_first) = [(after, leaves[place][before]) for place, _, after, before in self._framed]
+        valid: Any = self.arrays.valid
+        valid[start - 1] &= continuing_rows(is_first, frames)
         for place, by_slot in self._whole:
             by_slot[number] = leaves[place]
         for place, by_slot, after, before in self._framed:
@@ -187,6 +192,19 @@ class HostStorage:
                 f"trajectories of one environment, one number of rows and one rollout_length"
             )
         return leaves
+
+
+def continuing_rows(is_first: np.ndarray, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Returns [B] bool, rows whose new steps are of the episode of the last step, if that is valid.
+
+    After a resume, other rows must not be joined: those of environments that cannot return to their saved state.
+
+    Args:
+        is_first: [B] bool, of the first new step.
+        frames: [B, ...] each, leaf by leaf: the observations after the last step, and those before the first new one.
+    """
+    same = [(last == first).all(tuple(range(1, last.ndim))) for last, first in frames]
+    return np.logical_and.reduce([~is_first, *same])
 
 
 def _fields_of(arrays: Trajectory) -> list[int | tuple[Any, int]]:

@@ -1,5 +1,7 @@
 """Collecting on the device against a plain loop over the rows that the serial plan steps."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,12 @@ from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
 from jaxsrl.collect.inference.act import make_act, row_keys, wrap_step
 from jaxsrl.device_loop.collect import _act_keys, collect, init_rows, make_row_keys
+from jaxsrl.device_loop.loop import DeviceLearner
+from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxRows
+from jaxsrl.learner.mesh import LearnerMesh
+from tests.support.skipping_agent import make_skipping
 
 ROWS, STEPS, SEED = 4, 24, 3
 ENV = CartPole(max_steps=15)  # episodes end both ways within a trajectory
@@ -94,6 +100,19 @@ def test_device_episode_sums_match_the_trajectories(collected):
         assert (sums.count, sums.return_sum, sums.length_sum) == (len(ends), sum(lengths), sum(lengths))
         assert sums.return_max == max(lengths)
         assert (sums.running_return, sums.running_length) == (unfinished, unfinished)
+
+
+def test_restarted_rows_are_in_unused_episodes():
+    agent, mesh = make_skipping(), LearnerMesh(jax.local_devices()[:1])
+    keys = make_run_keys(SEED, ACT_KEY, jax.random.key(2), ROWS)
+    for updates in (0, 6):
+        state = dataclasses.replace(agent.init(None), num_updates=jnp.int32(updates))
+        learner = DeviceLearner(agent, ENV, mesh, 4, state, keys)
+        reset = JaxRows(ENV, range(ROWS), SEED)
+        first = FirstRows(np.zeros((ROWS, 4), np.float32), np.zeros(ROWS, bool))
+        reset.reset(EpisodeReset((4 * updates,) * ROWS, (None,) * ROWS), first)
+        np.testing.assert_array_equal(learner._rows.envs.episode, [4 * updates] * ROWS)
+        np.testing.assert_allclose(learner._rows.envs.observation, first.observation, rtol=1e-6)
 
 
 def test_keys_of_steps_beyond_32_bits_are_those_of_the_host():

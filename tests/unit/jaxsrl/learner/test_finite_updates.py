@@ -1,6 +1,7 @@
 """Updates that are not finite are left out, counted, and given up on after too many."""
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from agents.api import LearnerState
-from jaxsrl.learner.finite_updates import SKIPPED, all_finite, keep_if_finite
+from jaxsrl.learner.finite_updates import SKIPPED, SkipCounts, all_finite, keep_if_finite
 from jaxsrl.learner.finite_watch import FiniteWatch, write_batch
 from jaxsrl.learner.loop import Learner
+from jaxsrl.replay.on_device import GRADIENT_STEPS
 from jaxsrl.replay.state import ReplayExtra, replace_learned
 
 BEFORE = LearnerState({"w": jnp.ones(3)}, {"m": jnp.zeros(3)}, jnp.int32(4), {"target": jnp.ones(2)})
@@ -48,6 +50,12 @@ def test_nonfinite_update_is_skipped_and_counted(spoilt):
 def test_nonfinite_loss_counts_and_other_metrics_do_not():
     assert guard(BEFORE, AFTER, {"loss/value": jnp.float32(jnp.nan)})[1][SKIPPED] == 1.0
     assert guard(BEFORE, AFTER, {"explained_variance": jnp.float32(jnp.nan)})[1][SKIPPED] == 0.0
+
+
+def test_an_earlier_gradient_that_was_not_finite_counts():
+    state, metrics = guard(BEFORE, AFTER, {"loss": jnp.float32(1.0)}, jnp.bool_(False))
+    same(state, dataclasses.replace(BEFORE, num_updates=jnp.int32(5)))
+    assert metrics[SKIPPED] == 1.0
 
 
 def test_integers_and_keys_are_finite():
@@ -109,6 +117,32 @@ def test_without_a_limit_they_are_only_counted():
     watch, stuck = skipping(1, 1, 1, 1, limit=0)
     assert not any(stuck)
     assert watch.skipped == 4
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_updates_without_a_gradient_step_show_nothing(wait):
+    """One gradient step every third update: one is skipped, one is not, and the next three are skipped."""
+    watch, spans = FiniteWatch(3), {}
+    for number, skipped in enumerate([1, -1, -1, 0, -1, -1, 1, -1, -1, 1, -1, -1, 1, -1]):
+        metrics = {SKIPPED: np.float32(skipped > 0), GRADIENT_STEPS: np.float32(skipped >= 0)}
+        if watch.observe(metrics, (), wait):
+            spans[number] = watch.span
+    assert spans == {12: 7}
+    assert watch.skipped == 4
+
+
+def test_counts_are_the_same_on_host_and_device():
+    """All sequences of four updates: skipped, finite, without a gradient step."""
+    on_device = jax.jit(lambda counts, metrics: counts.after(metrics))
+    for kinds in itertools.product(((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)), repeat=4):
+        counts, device = SkipCounts(), SkipCounts(*[jnp.int32(0)] * 5)
+        for skipped, steps in kinds:
+            counts = counts.after({SKIPPED: skipped, GRADIENT_STEPS: steps})
+            device = on_device(device, {SKIPPED: jnp.float32(skipped), GRADIENT_STEPS: jnp.float32(steps)})
+        assert counts == tuple(map(int, device))  # ints of the host
+        rows = "".join("s" if skipped else "f" for skipped, steps in kinds if steps).split("f")
+        expected = sum(map(len, rows)), len(rows) - 1, len(rows[0]), len(rows[-1]), max(map(len, rows))
+        assert counts == expected
 
 
 def test_watch_reads_the_first_skip_late_and_later_ones_at_once():

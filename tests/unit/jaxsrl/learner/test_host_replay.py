@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agents.api import Replay, ReplayConfig
-from jaxsrl.learner.finite_updates import with_finite_updates
+from jaxsrl.learner.finite_updates import SKIPPED, with_finite_updates
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.sample_preparer import SamplePreparer
@@ -132,6 +132,7 @@ def test_an_update_without_gradient_steps_copies_no_parameters() -> None:
     finally:
         replay.close()
     assert metrics["replay/gradient_steps"] == 0
+    assert metrics[SKIPPED] == 0
     assert [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(after.params)] == places
     assert int(after.num_updates) == FIRST + 1
 

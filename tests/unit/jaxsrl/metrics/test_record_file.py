@@ -113,6 +113,38 @@ def test_resume_without_checkpoint_numbers_drops_repeats(tmp_path):
     assert column(records, "elapsed_seconds") == [5.0, 7.0]
 
 
+def of_process(start, update, wall, checkpoint, **values):
+    return line(update, wall, **{"process_start_seconds": start, "checkpoint/update": checkpoint, **values})
+
+
+def test_process_that_wrote_late_is_another_one(tmp_path):
+    """The first record of a process may be older than the last one of the process before."""
+    orderly = [of_process(1e9, 70, 1.9, 70.0), of_process(2e9, 170, 2.0, 70.0), of_process(2e9, 270, 4.0, 70.0)]
+    _, records = record_file(tmp_path, *orderly)
+    assert column(records, "elapsed_seconds") == [1.9, 3.9, 5.9]
+    assert records.resumed_at == [700.0]
+    assert "process_start_seconds" not in records.columns
+    killed = [of_process(1e9, 50, 1.5, 0.0), of_process(1e9, 100, 2.0, 60.0), of_process(2e9, 158, 2.5, 60.0)]
+    _, records = record_file(tmp_path, *killed)
+    assert column(records, "update") == [50, 158]
+    assert column(records, "elapsed_seconds") == [1.5, 4.0]
+
+
+def test_process_without_an_update_takes_no_time(tmp_path):
+    still = of_process(2e9, 70, 0.5, 70.0, **{SPEED: 0.0})
+    _, records = record_file(tmp_path, of_process(1e9, 70, 9.0, 70.0, **{SPEED: 8.0}), still)
+    assert column(records, "elapsed_seconds") == [9.0]
+    assert column(records, SPEED) == [8.0]
+    append(tmp_path / "metrics.jsonl", of_process(3e9, 80, 2.0, 70.0))
+    records.refresh()
+    assert column(records, "elapsed_seconds") == [9.0, 11.0]
+
+
+def test_records_without_a_process_come_from_an_earlier_one(tmp_path):
+    _, records = record_file(tmp_path, line(5, 1.0), of_process(1e9, 8, 2.0, 5.0))
+    assert column(records, "elapsed_seconds") == [1.0, 3.0]
+
+
 def test_last_record_does_not_overwrite_rates(tmp_path):
     rates = {SPEED: 100.0, "utilization/learner/busy": 0.5}
     still = {SPEED: 0.0, "utilization/learner/busy": 0.0, "checkpoint/update": 9.0}
@@ -148,7 +180,7 @@ def test_an_answer_tells_what_came_after_the_one_before(tmp_path):
     assert records.since(second["cursor"])["columns"]["update"] == []
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "9.1.0", "1.1.999", "1.1.-1", "...", "1.2.0"])
+@pytest.mark.parametrize("cursor", ["", "x", "9.1.0", "1.1.999", "1.1.-1", "...", "1.2.0", "1.1.\u00b2"])
 def test_a_cursor_that_is_not_known_begins_anew(tmp_path, cursor):
     _, records = record_file(tmp_path, line(1, 1.0), line(2, 2.0))
     assert records.since(cursor)["restart"]

@@ -10,7 +10,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
 from jaxsrl.metrics.make_sinks import make_sinks
-from jaxsrl.metrics.sinks import JsonlSink, Sinks
+from jaxsrl.metrics.sinks import PROCESS_START, JsonlSink, Sinks
 from jaxsrl.metrics.tensorboard_sink import TensorBoardSink
 from tests.support.metric_records import facts, read_records, record
 
@@ -43,6 +43,7 @@ def test_a_resumed_run_appends_to_its_file(tmp_path):
         sink.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["update"] for line in lines] == [1, 2]
+    assert lines[0].pop(PROCESS_START) < lines[1].pop(PROCESS_START)
     assert lines[1] == {"update": 2, "env_steps": 128, "frames": 512, "wall_seconds": 1.0, "loss": 0.5}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.training import reporter as reporter_module
-from jaxsrl.training.reporter import Reporter, call_rates
+from jaxsrl.training.reporter import Reporter, call_rates, update_metrics
 from tests.support.metric_records import make_plan
 
 SERIAL = make_plan("serial")
@@ -31,6 +31,15 @@ def test_batch_size_and_latency_are_those_of_a_call():
 
 def test_what_was_not_called_has_no_batch_size():
     assert call_rates({"inference/calls": 0.0, "inference/rows": 0.0}) == {}
+
+
+@pytest.mark.parametrize("policy", ["", "a/"])
+def test_agent_metrics_need_a_gradient_step(policy):
+    idle = {f"{policy}{name}": 0.0 for name in ("loss/td", "replay/priority", "exploration/epsilon")}
+    kept = {f"{policy}replay/gradient_steps": 0.0, f"{policy}replay/size": 8.0, "learner/nonfinite_update": 0.0}
+    others = {"b/loss/td": 1.0, "b/replay/gradient_steps": 2.0} if policy else {}
+    assert update_metrics(idle | kept | others) == kept | others
+    assert update_metrics(idle | kept | {f"{policy}replay/gradient_steps": 1.0}).keys() == (idle | kept).keys()
 
 
 class Clock:

@@ -42,8 +42,15 @@ def test_agents_without_replay_have_no_gradient_budget():
         with_gradient_budget(run_config(gradient_steps=10), ppo)
 
 
+def test_gradient_steps_need_the_experience_of_checkpoints():
+    with pytest.raises(UserError, match="use --checkpoint.include-replay or --run.total-env-steps instead"):
+        with_gradient_budget(run_config(gradient_steps=1, checkpoint_include_replay=False, **SIZES), make_agent())
+    without = run_config(checkpoint_include_replay=False, **SIZES)
+    assert with_gradient_budget(without, make_agent()) == without
+
+
 def test_plan_offline_keeps_its_own_budget():
-    config = run_config(plan="offline", gradient_steps=5000)
+    config = run_config(plan="offline", gradient_steps=5000, checkpoint_include_replay=False)
     assert with_gradient_budget(config, make_agent()) == config
     assert (config.num_updates, run_config(plan="offline").num_updates) == (5, 100)
     assert stop_rules(config) == []

@@ -180,6 +180,22 @@ def test_loop_rolls_back_a_learner_that_is_stuck(tmp_path):
     assert rolled_back == [learner]
 
 
+def test_rollback_goes_to_before_all_skipped_updates(tmp_path, monkeypatch):
+    """Of updates 6 to 10 two are skipped, and those between took no gradient step: checkpoint 8 holds what diverged."""
+    monkeypatch.setattr("jaxsrl.training.run_checkpoints.restore_state", lambda agent, key, arrays: int(arrays["n"]))
+    restored = []
+
+    def skip(number):
+        counter.too_many_nonfinite = number == 9
+        counter.stats.skipped_span = max(0, number - 4)
+
+    counter = Counter(skip)
+    counter.restore_learned = restored.append
+    changes = {"learner_on_nonfinite": "roll_back", "learner_max_nonfinite_updates": 2, "total_env_steps": 48}
+    assert train(tmp_path, counter, **changes).num_updates == 12
+    assert restored == [4]
+
+
 def test_every_process_retries_a_last_save_that_failed(tmp_path, monkeypatch):
     """Process 0 fails to write the last checkpoint once; the rows of all processes are merged again for the second try."""
     merges, decisions, failures = {True: [], False: []}, [], [CheckpointSaveError("disk full")]

@@ -14,6 +14,7 @@ import pytest
 from agents.api import GradientSteps, LearnerState
 from agents.ops.gradient_steps import take_step
 from agents.ops.schedules import ScheduleConfig, make_schedule, scale_by_schedule
+from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
 from jaxsrl.learner.parameter_server.async_server import ParameterServer
@@ -170,6 +171,16 @@ def test_a_stop_ends_the_steps_of_its_own_trajectory_only():
     assert int(complete(server, 0)["skipped"]) == 2
     push_ones(server, 0, server.pull().version)
     assert float(server.state().params["w"][0]) == pytest.approx(0.2)
+
+
+def test_a_nonfinite_gradient_counts_in_its_own_trajectory():
+    server = make_server(8)
+    server.push(0, 0, pack({"w": jnp.full(DIMENSION, jnp.nan)}), pack({"distance": jnp.float32(0)}))
+    push_ones(server, 0, 0)
+    assert [float(complete(server, replica)[SKIPPED]) for replica in (1, 0, 0)] == [0.0, 1.0, 0.0]
+    state = server.state()
+    np.testing.assert_allclose(state.params["w"], 0.1, rtol=1e-6)
+    assert int(state.extra) == 2  # what the skipped trajectory would have added is left out
 
 
 def test_a_state_that_was_asked_for_survives_later_pushes():

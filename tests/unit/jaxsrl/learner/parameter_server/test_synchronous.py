@@ -4,12 +4,15 @@ import dataclasses
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from agents import ppo
-from agents.api import Trajectory
+from agents.api import GradientSteps, LearnerState, Trajectory
 from agents.networks.config import NetworkConfig
+from agents.ops.gradient_steps import take_step
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.mesh import LearnerMesh
@@ -79,6 +82,38 @@ def test_an_early_stop_reaches_the_server():
     state, metrics = update(mesh.place_state(first), jax.device_put(trajectory(0), mesh.rows))
     assert float(metrics["ppo/skipped_minibatches"]) == 4.0
     chex.assert_trees_all_equal(jax.device_get(state.params), first.params)
+
+
+@pytest.mark.parametrize(("spoilt", "taken"), [("statistics", 2), ("second gradient", 1)])
+def test_a_nonfinite_update_is_skipped_and_counted(spoilt, taken):
+    """Each of two gradients adds one to the parameters; the end of an update adds the mean of its batch to statistics."""
+
+    def gradient(params, prepared, step):
+        is_bad = (step == 1) & (prepared.sum() < 0) if spoilt == "second gradient" else jnp.bool_(False)
+        return {"w": jnp.where(is_bad, jnp.nan, -1.0), "mean": jnp.float32(0.0)}, {}
+
+    def finish(state, progress, summary, step_metrics):
+        params = progress.params | {"mean": progress.params["mean"] + summary["mean"]}
+        return LearnerState(params, progress.opt_state, state.num_updates + 1, state.extra + 1.0), {}
+
+    steps = GradientSteps(
+        2,
+        lambda params, extra, batch, key, num_updates: (batch, {"mean": jnp.mean(batch)}),
+        gradient,
+        lambda progress, grads, metrics: take_step(optax.sgd(1.0), progress, grads),
+        finish,
+    )
+    mesh = LearnerMesh(jax.local_devices()[:1])
+    update = SynchronousUpdate(steps, mesh, jax.local_devices()[0], KEY)
+    params, skipped = {"w": jnp.float32(0.0), "mean": jnp.float32(0.0)}, []
+    state = LearnerState(params, optax.sgd(1.0).init(params), jnp.int32(0), jnp.float32(0.0))
+    for value in (1.0, -np.inf if spoilt == "statistics" else -1.0, 1.0):
+        state, metrics = update(mesh.place_state(state), jax.device_put(np.full((1, 2), value, np.float32), mesh.rows))
+        skipped.append(float(metrics[SKIPPED]))
+    assert skipped == [0.0, 1.0, 0.0]
+    # Of the second update only its finite gradients are taken.
+    assert jax.device_get(state.params) == {"w": 4.0 + taken, "mean": 2.0}
+    assert (int(state.num_updates), float(state.extra)) == (3, 2.0)
 
 
 def test_rows_stay_on_their_devices_and_no_gradient_gathers_them():

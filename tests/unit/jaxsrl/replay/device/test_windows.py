@@ -75,6 +75,14 @@ def column(windows, index):
     return dataclasses.replace(steps, agent_state=state)
 
 
+def test_an_insertion_copies_no_ring():
+    slot = Stream(rows=4, steps=4, frames=2).slot()
+    sizes = make_sizes(Replay(ReplayConfig(10_000, 8, min_size=8), sequence_length=1), slot)
+    add = jax.jit(partial(insert, sizes), donate_argnums=0)
+    memory = add.lower(init_storage(sizes, slot), init_selection(sizes).position, slot).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < sizes.ring_steps
+
+
 # One of each kind is fast: in a tree and not, frames and none, sequences, teams, episodes.
 SLOW = {"one step", "stacked frames", "a stride in the tree", "teams", "episodes"}
 

@@ -93,6 +93,25 @@ def test_windows_are_the_steps_that_were_inserted():
         np.testing.assert_array_equal(window.observation["image"], row * 1000 + np.arange(begin - 2, begin + 3))
 
 
+@pytest.mark.parametrize("num_before", [2, 4, 7])  # in the middle of the ring, at its end, in its second turn
+def test_steps_before_another_episode_are_not_valid(num_before):
+    stream = Stream(rows=4, steps=3, frames=2, seed=1, end=0.0)
+    slots = [jax.device_get(stream.slot()) for _ in range(num_before + 2)]
+    host = HostBuffer(replay_of(48, sequence_length=2), slots[0])
+    storage, add = init_storage(host.sizes, slots[0]), jax.jit(partial(insert, host.sizes))
+    # Row 1 begins an episode, as after a resume that cannot continue. Row 3 is where it was not, but its episode goes on.
+    slots[num_before].is_first[1, 1] = True
+    slots[num_before].observation["plain"][0, 3] += 1.0
+    for slot in slots[: num_before + 1]:
+        storage = add(storage, host.to_arrays().selection.position, slot)
+        host.insert(slot)
+    newest = (3 * num_before - 1) % host.sizes.ring_steps
+    stored = host.sizes.ring_steps if num_before > 4 else 3 * (num_before + 1)
+    for valid, cut in ((np.asarray(storage.valid), [1]), (host.to_arrays().storage.valid, [1, 3])):
+        np.testing.assert_array_equal(valid[newest], [row not in cut for row in range(4)])
+        assert valid.sum() == 4 * min(stored, host.sizes.ring_steps) - len(cut)
+
+
 def test_what_was_inserted_and_what_was_drawn_are_copies():
     stream = Stream(rows=2, steps=4, seed=3, remembers=True)
     host = HostBuffer(replay_of(64, sequence_length=4, stride=4), jax.device_get(stream.slot()))
