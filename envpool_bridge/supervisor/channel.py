@@ -62,7 +62,32 @@ class WorkerChannel:
                     receive()
 
     def receive(self) -> list[object]:
-        """Returns the messages that have arrived completely; keeps the start of an incomplete one."""
+        """Returns the messages that have arrived completely; keeps the start of an incomplete one.
+
+        In place of a message that cannot be unpickled here, the list holds the exception that says why.
+        """
+        self._read()
+        messages: list[object] = []
+        while (span := self._first_span()) is not None:
+            data = self._received[span]
+            del self._received[: span.stop]  # before the loading, which may run any code of the message's classes
+            try:
+                messages.append(pickle.loads(data))
+            except Exception as error:  # noqa: BLE001  of any class
+                messages.append(error)
+        return messages
+
+    def discard(self) -> None:
+        """Drops all that has arrived, also a part of a message: call `receive` no more."""
+        self._read()
+        self._received.clear()
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._socket.close()
+
+    def _read(self) -> None:
+        """Reads the bytes that have arrived."""
         try:
             while chunk := self._socket.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 self._received += chunk
@@ -71,15 +96,6 @@ class WorkerChannel:
             pass
         except OSError:  # the other end was closed with unread messages
             self.has_ended = True
-        messages: list[object] = []
-        while (span := self._first_span()) is not None:
-            messages.append(pickle.loads(self._received[span]))
-            del self._received[: span.stop]
-        return messages
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self._socket.close()
 
     def _first_span(self) -> slice | None:
         """Returns the slice of the first message in the received bytes; None if it is incomplete."""

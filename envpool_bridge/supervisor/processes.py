@@ -103,7 +103,7 @@ class _Process:
             if self.pidfd in ready or not left:
                 return self.pidfd in ready
             if ready:
-                self.connection.receive()
+                self.connection.discard()
             if ready and self.connection.has_ended:
                 poll.unregister(self.connection.descriptor)  # otherwise it would end every wait immediately
 
@@ -215,7 +215,8 @@ class WorkerProcesses:
         """Receives the workers' messages.
 
         Raises:
-            WorkerError: an environment raised; the message ends with its original traceback.
+            WorkerError: an environment raised; the message ends with its original traceback. Or its infos cannot be
+                unpickled here; their worker lives until `stop`.
             BadEnvOutputError: an environment returned output that its spaces do not allow.
             WorkerDiedError: a worker died without a message, and its restarts are exhausted.
             TooManyFailedEnvsError: too few rows are left.
@@ -334,12 +335,24 @@ class WorkerProcesses:
                 _LOG.warning("environment worker %d: %s", worker, message.text)
             elif isinstance(message, ErrorMessage):
                 process.error = message
+            elif isinstance(message, Exception):
+                self._error = self._error or self._unreadable(worker, message)
+                self._failed.ring()
         if process.connection.has_ended:  # otherwise it would end every wait immediately while the process lives
             self._unregister(process)
 
     def _raised(self, worker: int, message: ErrorMessage) -> Exception:
         text = f"environment worker {worker} ({self._env_id}): {message.message}\n\nIn the worker:\n{message.traceback}"
         return BadEnvOutputError(text) if message.kind == "BadEnvOutputError" else WorkerError(text)
+
+    def _unreadable(self, worker: int, error: Exception) -> WorkerError:
+        """Returns the error for infos that cannot be unpickled here."""
+        failure = WorkerError(
+            f"environment worker {worker} ({self._env_id}) sent infos, or observations sent as objects, that the main process "
+            f"cannot unpickle ({type(error).__name__}: {error}): return values that `pickle` restores in this process"
+        )
+        failure.__cause__ = error
+        return failure
 
     def _describe(self, process: _Process, status: int | None, in_step: bool) -> str:
         if status is None:

@@ -1,6 +1,7 @@
 """Steps of a pool's lanes: writes actions into the ring, sends requests, reads the newest results."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,7 +39,7 @@ class Lanes:
         supervision = SupervisorOptions(step_timeout_seconds=math.inf)
         self._pool = EnvPool(source, shape, PoolOptions(keep_infos=True, verify_every=1, supervision=supervision))
         self._spec, self._has_finals = source.env_spec.observation, source.shares_final_observations
-        self._timeout = timeout_seconds
+        self._timeout, self._process = timeout_seconds, os.getpid()
         self._num_released = 0  # slots
         self.all = list(range(shape.num_lanes))
         self.rows = [shape.lane_rows(lane) for lane in self.all]
@@ -196,7 +197,12 @@ class Lanes:
         return [report for lane in lanes for report in self._pool.infos(lane)]
 
     def close(self, timeout_seconds: float | None = None) -> None:
-        """Stops the workers; kills those that are still in a step after `timeout_seconds`."""
+        """Stops the workers; kills those that are still in a step after `timeout_seconds`.
+
+        Does nothing in a child that `os.fork` made: the workers are its parent's.
+        """
+        if os.getpid() != self._process:
+            return
         if timeout_seconds is None:
             self._pool.close()
         else:

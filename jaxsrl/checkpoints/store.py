@@ -100,7 +100,7 @@ class CheckpointStore:
         """Returns the updates of complete checkpoints, oldest first."""
         if not self.directory.is_dir():
             return []
-        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit())
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
 
     def save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
         """Writes a checkpoint, which is durable when this returns, and removes old ones.

@@ -16,6 +16,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.command import BenchCommand
+from jaxsrl.checkpoints.manifest import CorruptCheckpointError
 from jaxsrl.cli.commands.arena import Arena
 from jaxsrl.cli.commands.config import ShowConfig
 from jaxsrl.cli.commands.control import Control
@@ -85,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command of the arguments, by default those of the command line.
 
     Raises:
-        SystemExit: with the command's status, unless it is 0; 2 for an invalid request; 130 after Ctrl-C.
+        SystemExit: with the command's status, unless it is 0; 1 for a damaged checkpoint; 2 for an invalid request; 130 after
+            Ctrl-C.
     """
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)
@@ -101,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader closed the pipe: `jaxsrl runs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python fails again at exit
         sys.exit(128 + signal.SIGPIPE)
+    except CorruptCheckpointError as error:
+        print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)
     except OSError as error:
         if error.filename is None:
             raise

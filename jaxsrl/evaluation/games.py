@@ -176,7 +176,7 @@ def make_opponent(name: str, play: GameFn, load: Callable[[str], Player]) -> Pla
     kind, _, number = name.partition(":")
     if kind != "uct":
         return load(name)
-    if not number.isdigit() or int(number) < 1:
+    if not number.isdecimal() or int(number) < 1:
         raise UserError(f"opponent {name!r}: expected uct:SIMULATIONS with a positive number, for example uct:200")
     return uct_player(play, int(number))
 

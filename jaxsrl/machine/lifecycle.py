@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -19,6 +20,7 @@ from envpool_bridge.errors import EnvPoolError, UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 
 _JOIN_SECONDS = 30.0
+_UNREAD_SECONDS = 1.0
 _SAME_SECONDS = 1.0  # repeats of a signal within this time are one request
 _LOST = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _stuck: list[threading.Thread] = []  # of this process's runs
@@ -222,8 +224,19 @@ def _drop_lost_output() -> None:
 
 
 def _leave(name: str, timeout_seconds: float) -> None:
-    with contextlib.suppress(Exception):  # stderr may be a pipe without a reader
-        sys.stderr.write(f"the run did not stop within {timeout_seconds:g} s of {name}; stacks of its threads:\n")
-        sys.stderr.flush()
-        faulthandler.dump_traceback()
+    # stderr may be a pipe without a reader
+    with contextlib.suppress(Exception), tempfile.TemporaryFile() as stacks:
+        text = f"the run did not stop within {timeout_seconds:g} s of {name}; stacks of its threads:\n"
+        os.write(stacks.fileno(), text.encode())
+        faulthandler.dump_traceback(stacks)
+        stacks.seek(0)
+        _write_error(stacks.read())
     os._exit(exit_status(name))
+
+
+def _write_error(text: bytes) -> None:
+    """Writes to stderr until its reader takes nothing for a second: a write to a full pipe would wait forever."""
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    while text and poll.poll(_UNREAD_SECONDS * 1e3):  # a pipe that is ready takes PIPE_BUF bytes
+        text = text[os.write(2, text[: select.PIPE_BUF]) :]

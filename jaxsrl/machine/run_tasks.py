@@ -5,7 +5,6 @@ import dataclasses
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -137,7 +136,8 @@ class _Processes:
         self._start_elsewhere, at_once = start_elsewhere, min(at_once, len(self._waiting))
         self._cores = [set[int]() for _ in range(at_once)] if start_elsewhere else _divide_cores(at_once)
         self._running: dict[str, tuple[Process, set[int]]] = {}
-        self._stop = threading.Event()
+        # No threading.Event: a signal's handler would wait forever for a lock that the code below it holds.
+        self._is_stopped = False
         self._signal = ""
         self._status = 0
         self._error: EnvPoolError | None = None
@@ -146,10 +146,10 @@ class _Processes:
         """Runs all tasks to their ends."""
         with stop_on_signals(self._request_stop):
             try:
-                while not self._stop.is_set() and (self._waiting or self._running):
+                while not self._is_stopped and (self._waiting or self._running):
                     while self._waiting and self._cores:
                         self._start(self._waiting.pop(0), self._cores.pop(0))
-                    self._stop.wait(self._poll_seconds)
+                    time.sleep(self._poll_seconds)
                     self._collect()
             finally:
                 stop_processes(
@@ -160,8 +160,7 @@ class _Processes:
         return exit_status(self._signal) if self._signal else self._status
 
     def _request_stop(self, signal_name: str) -> None:
-        self._signal = signal_name
-        self._stop.set()
+        self._signal, self._is_stopped = signal_name, True
 
     def _start(self, task: Task, cores: set[int]) -> None:
         start = self._start_elsewhere or start_here
@@ -183,7 +182,7 @@ class _Processes:
             self._show(f"{name} is complete" if status == 0 else f"{name} ended with exit status {status}")
             if status != 0:
                 self._status = status if status > 0 else 128 - status
-                self._stop.set()
+                self._is_stopped = True
 
 
 def _divide_cores(num_parts: int) -> list[set[int]]:

@@ -100,8 +100,9 @@ def evaluation_columns(evaluations: Sequence[Evaluation], records: RecordFile) -
         rows.setdefault(each.update, places).update(each.metrics())
     names = dict.fromkeys(name for row in rows.values() for name in row)
     columns = {name: np.array([row.get(name, np.nan) for row in rows.values()]) for name in names}
-    if rows and records.num_rows:
-        columns[ELAPSED] = np.interp(columns["env_steps"], records.columns["env_steps"], records.columns[ELAPSED])
+    env_steps, elapsed = records.copy_columns("env_steps", ELAPSED)
+    if rows and env_steps:
+        columns[ELAPSED] = np.interp(columns["env_steps"], env_steps, elapsed)
     return columns
 
 

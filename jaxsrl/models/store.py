@@ -231,7 +231,7 @@ class ModelStore:
             number = index["tags"][query]
         elif query == NEWEST and steps:
             number = steps[-1]
-        elif query.isdigit():
+        elif query.isdecimal():
             number = int(query)
         elif match := _CONDITION.fullmatch(query):
             name, comparison, value = match.groups()

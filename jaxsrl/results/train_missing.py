@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,24 +55,20 @@ def train_missing(
         0; 1 if a run failed or cannot be recorded; the status of the signal after a stop signal.
     """
     deadline = time.monotonic() + hours * 3600 if hours else None
+    # No threading.Event: a signal's handler would wait forever for a lock that the code below it holds.
     stopped: list[str] = []
-    stop, failed = threading.Event(), False
-
-    def request_stop(name: str) -> None:
-        stopped.append(name)
-        stop.set()
-
-    with stop_on_signals(request_stop):
+    failed = False
+    with stop_on_signals(stopped.append):
         for task, seed in [(entry, seed) for entry in tasks for seed in range(entry.seeds)]:
             if task.has_result(seed, results):
                 continue
-            if stop.is_set() or _is_past(deadline):
+            if stopped or _is_past(deadline):
                 break
             name = task.run_name(seed)
             show(f"jaxsrl {' '.join(task.command(seed))}")
             local = ["--run.directory", str(runs), "--run.name", name]
-            status = _run([*jaxsrl, *task.command(seed), *local], deadline, stop)
-            if stop.is_set() or (status and _is_past(deadline)):
+            status = _run([*jaxsrl, *task.command(seed), *local], deadline, stopped)
+            if stopped or (status and _is_past(deadline)):
                 break
             if status:
                 failed = True
@@ -98,18 +93,18 @@ def _is_past(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() >= deadline
 
 
-def _run(command: Sequence[str], deadline: float | None, stop: threading.Event) -> int:
-    """Returns the exit status of a command, which is stopped by SIGTERM at the deadline or when `stop` is set.
+def _run(command: Sequence[str], deadline: float | None, stopped: Sequence[str]) -> int:
+    """Returns the exit status of a command, which is stopped by SIGTERM at the deadline or when `stopped` is not empty.
 
     The process has a session of its own: a terminal's Ctrl-C reaches it only through this process. It ends with this process.
     """
     process = subprocess.Popen(bound_command(command), start_new_session=True)
     try:
         while process.poll() is None:
-            if stop.is_set() or _is_past(deadline):
+            if stopped or _is_past(deadline):
                 process.send_signal(signal.SIGTERM)
                 return process.wait(_STOP_SECONDS)
-            stop.wait(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
         return process.returncode
     except subprocess.TimeoutExpired as error:
         raise UserError(f"training did not stop within {_STOP_SECONDS:.0f} s and was killed: {error}") from error

@@ -84,9 +84,9 @@ class ControlFiles:
         taken: list[tuple[float, str, Request | None]] = []
         with contextlib.suppress(OSError):
             for path in self._path.glob(f"{_REQUEST}*.json"):
-                changed, text = path.stat().st_mtime, path.read_text()
+                changed, data = path.stat().st_mtime, path.read_bytes()
                 path.unlink()  # fails if the command has withdrawn it
-                taken.append((changed, path.stem.removeprefix(_REQUEST), self._parse(text)))
+                taken.append((changed, path.stem.removeprefix(_REQUEST), self._parse(data)))
         return [(name, request) for _, name, request in sorted(taken, key=lambda each: each[:2])]
 
     def answer(self, name: str, answer: Answer) -> None:
@@ -99,13 +99,13 @@ class ControlFiles:
         with contextlib.suppress(OSError):
             (self._path / _SESSION).unlink()
 
-    def _parse(self, text: str) -> Request | None:
+    def _parse(self, written: bytes) -> Request | None:
         try:
-            data = json.loads(text)
+            data = json.loads(written)
             if data.pop("session") != self._id:
                 return None
             return Request(str(data["action"]), str(data["name"]), float(data["value"]))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
 
@@ -146,7 +146,7 @@ def send_request(directory: Path, request: Request, timeout_seconds: float = TIM
     return answer
 
 
-def _wait_for_session(directory: Path, deadline: float) -> dict[str, Any]:
+def _wait_for_session(directory: Path, deadline: float) -> dict[str, str]:
     while (session := _read_session(directory)) is None:
         if not is_locked(directory / LOCK):
             raise UserError(
@@ -184,14 +184,15 @@ def _withdraw(sent: Path) -> bool:
     return True
 
 
-def _read_session(directory: Path) -> dict[str, Any] | None:
+def _read_session(directory: Path) -> dict[str, str] | None:
     """Returns the session of the process that holds the run directory; None if it has none."""
     try:
-        session = json.loads((directory / CONTROL / _SESSION).read_text())
+        session = json.loads((directory / CONTROL / _SESSION).read_bytes())
         lock = (directory / LOCK).read_text(errors="replace")
-        holder = session["holder"]
-    except (OSError, ValueError, KeyError, TypeError):
+        session = {name: str(session[name]) for name in ("id", "holder", "state")}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    holder = session["holder"]
     is_here = holder.endswith(f" on {socket.gethostname()}")
     # The locks of another machine are not visible here; a deadline covers a process that ended there.
     is_held = lock.startswith(f"{holder},") and (not is_here or is_locked(directory / LOCK))

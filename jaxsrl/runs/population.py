@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.runs.summary import iterate_runs, run_name
 
@@ -13,8 +14,9 @@ FILES = {"population.json": "pbt", "psro.json": "psro", "league.json": "league"}
 
 
 def find_populations(root: Path) -> dict[str, Path]:
-    """Returns the directories of populations whose runs are below a directory, by name."""
-    parents = {root, *(run.parent for run in iterate_runs(root))}
+    """Returns the directories of populations whose runs are below a directory, or the directory itself, by name."""
+    # If the root is itself a run, its parent is outside.
+    parents = {root, *(run.parent for run in iterate_runs(root) if run != root)}
     directories = sorted(path for path in parents if any((path / file).is_file() for file in FILES))
     return {run_name(path, root): path for path in directories}
 
@@ -27,11 +29,17 @@ def read_population(directory: Path) -> dict[str, Any]:
     column for the runs in this order, empty for "pbt"; "payoff": their name. "ratings" and "errors": [P], empty if there are none.
 
     Raises:
-        UserError: there is no state file, or it is damaged.
+        UserError: there is no state file, or it is damaged or of another version.
     """
     file = next((file for file in FILES if (directory / file).is_file()), "population.json")
     state = read_json(directory / file)
-    return {"pbt": _pbt, "psro": _psro, "league": _league}[FILES[file]](state)
+    try:
+        return {"pbt": _pbt, "psro": _psro, "league": _league}[FILES[file]](state)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{directory / file} is damaged or of another version of jaxsrl: expected the state of a population, "
+            f"got {type(error).__name__}: {error}; use the version that wrote it"
+        ) from error
 
 
 def _pbt(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +50,7 @@ def _pbt(state: Mapping[str, Any]) -> dict[str, Any]:
             "player": f"member{member:02d}",
             "parent": None if number == 0 else f"round{number - 1:03d}_member{entry['source']:02d}",
             "score": entry["score"] if math.isfinite(entry["score"]) else None,
-            "options": entry["values"],
+            "options": dict(entry["values"]),
         }
         for number, entries in enumerate(state["history"])
         for member, entry in enumerate(entries)

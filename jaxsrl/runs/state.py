@@ -11,7 +11,9 @@ RUNNING, FINISHED, STOPPED, CRASHED, EMPTY = "running", "finished", "stopped", "
 _HOLDER = re.compile(r"process (\d+) on (.+), started ")
 
 
-def run_state(directory: Path, log: list[str], num_updates: float, total_updates: float | None) -> str:
+def run_state(
+    directory: Path, log: list[str], num_updates: float, total_updates: float | None, wrote_recently: bool = False
+) -> str:
     """Returns running, finished, stopped (by a signal, a rule or a request), crashed or empty.
 
     Args:
@@ -19,6 +21,7 @@ def run_state(directory: Path, log: list[str], num_updates: float, total_updates
         log: lines of its log, or the last of them.
         num_updates: recorded updates.
         total_updates: updates of the whole run; None if unknown.
+        wrote_recently: whether it has just written a record or its log: the sign of a run of another machine.
     """
     if is_locked(directory / LOCK):
         return RUNNING
@@ -27,6 +30,8 @@ def run_state(directory: Path, log: list[str], num_updates: float, total_updates
         return FINISHED
     if "stopped by" in last or "stopped: " in last:
         return STOPPED
+    if wrote_recently and _holder(directory / LOCK)[1] not in ("", socket.gethostname()):
+        return RUNNING  # locks of another machine are not visible here
     if total_updates and num_updates >= total_updates:
         return FINISHED
     return CRASHED if num_updates or log else EMPTY

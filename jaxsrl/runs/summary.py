@@ -12,12 +12,14 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import CONFIG, LOG, read_json
 from jaxsrl.config.run_config import OFFLINE_STEPS
 from jaxsrl.metrics.record_file import RETURN, RecordFile
+from jaxsrl.runs.control import TIMEOUT_SECONDS
 from jaxsrl.runs.state import run_state
 
 RECORDS = "metrics.jsonl"
 _NO_RUNS_INSIDE = frozenset({"checkpoints", "tensorboard", "wandb", "__pycache__", "node_modules"})
 _DEPTH = 4
 _LOG_BYTES = 4096
+_RECENT_INTERVALS = 10  # of --metrics.interval-seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,9 +143,10 @@ def summarize_records(
     update = max(int(records.last("update") or 0), checkpoint or 0)
     total, per_update = count_total_updates(run), _steps_per_update(run)
     now = time.time() if now is None else now
+    age = max(0.0, now - (newest_change(directory) or now))
     return RunSummary(
         name=name,
-        state=run_state(directory, last_log_lines(directory), update, total),
+        state=run_state(directory, last_log_lines(directory), update, total, age <= _recent_seconds(run)),
         progress=min(1.0, update / total) if total else None,
         best_return=records.best(RETURN),
         last_return=records.last(RETURN),
@@ -155,7 +158,7 @@ def summarize_records(
         num_updates=total,
         env_steps=update * per_update if per_update else int(records.last("env_steps") or 0),
         checkpoint=checkpoint,
-        age_seconds=max(0.0, now - (newest_change(directory) or now)),
+        age_seconds=age,
         problem=problem,
         path=str(directory),
     )
@@ -164,7 +167,7 @@ def summarize_records(
 def checkpoint_steps(directory: Path) -> list[int]:
     """Returns the updates of complete checkpoint directories, oldest first, without verifying their contents."""
     try:
-        return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdigit())
+        return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdecimal())
     except OSError:
         return []
 
@@ -216,6 +219,15 @@ def _steps_per_update(run: dict[str, Any]) -> int:
         return steps if isinstance(steps, int) else 0
     sizes = run.get("num_envs"), run.get("rollout_length")
     return sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else 0  # pyright: ignore
+
+
+def _recent_seconds(run: dict[str, Any]) -> float:
+    """Returns the time in which a run that trains writes a record: one after each update or interval, whichever is longer.
+
+    An update and a checkpoint may take as long as `jaxsrl control` waits for them.
+    """
+    interval = _dict(run.get("metrics")).get("interval_seconds")
+    return max(TIMEOUT_SECONDS, _RECENT_INTERVALS * interval if isinstance(interval, int | float) else 0.0)
 
 
 def newest_change(directory: Path) -> float | None:

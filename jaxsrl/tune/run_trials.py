@@ -3,7 +3,7 @@
 # pyright: reportMissingImports=false
 
 import sys
-import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,21 +40,19 @@ def run_trials(
     Returns:
         0; 1 if a trial failed; the status of the signal after a stop signal.
     """
-    stopped: list[str] = []
-    stop = threading.Event()
-
-    def request_stop(name: str) -> None:
-        stopped.append(name)
-        stop.set()
-
     runner = _Runner(directory, sweep, trials, jobs, show, start or start_here)
-    with stop_on_signals(request_stop):
-        runner.run(stop)
-    return exit_status(stopped[0]) if stopped else int(runner.has_failed)
+    with stop_on_signals(runner.request_stop):
+        runner.run()
+    return exit_status(runner.stop_signal) if runner.stop_signal else int(runner.has_failed)
 
 
 class _Runner:
-    """Processes of trials. Thread-safety: one thread."""
+    """Processes of trials. Thread-safety: one thread.
+
+    Attributes:
+        has_failed: whether a trial failed.
+        stop_signal: name of the signal that stopped the sweep; "" without one.
+    """
 
     def __init__(
         self,
@@ -66,32 +64,38 @@ class _Runner:
         start: Start,
     ) -> None:
         self.has_failed, self._start = False, start
+        # No threading.Event: a signal's handler would wait forever for a lock that the code below it holds.
+        self.stop_signal = ""
         self._directory, self._sweep, self._trials, self._jobs, self._show = directory, sweep, trials, jobs, show
         self._space, self._states = sweep.parse_space(), import_optuna().trial.TrialState
         self._study: Any = open_study(directory, sweep)
         self._processes: dict[int, Process] = {}
         self._unfinished: list[int] = []
 
-    def run(self, stop: threading.Event) -> None:
-        """Runs trials until all are finished or `stop` is set. No process remains."""
+    def request_stop(self, signal_name: str) -> None:
+        """Makes `run` stop the trials."""
+        self.stop_signal = signal_name
+
+    def run(self) -> None:
+        """Runs trials until all are finished or `request_stop` is called. No process remains."""
         self._read_unfinished()
         try:
-            while not stop.is_set() and (self._start_missing() or self._processes):
-                stop.wait(_POLL_SECONDS)
-                self._collect(stop)
+            while not self.stop_signal and (self._start_missing() or self._processes):
+                time.sleep(_POLL_SECONDS)
+                self._collect()
         finally:
             stop_processes(list(self._processes.values()), "SIGTERM", self._show)
 
-    def _collect(self, stop: threading.Event) -> None:
+    def _collect(self) -> None:
         """Records trials that have ended; one that is stopped stays unfinished."""
         for number, process in list(self._processes.items()):
             try:
                 status = process.poll()
             except EnvPoolError:
-                if stop.is_set():
+                if self.stop_signal:
                     continue
                 raise
-            if status is not None and not stop.is_set():
+            if status is not None and not self.stop_signal:
                 del self._processes[number]
                 self._record(number, status)
 

@@ -86,7 +86,7 @@ class _Page:
         if path is None:
             return _not_found("there is no such population here")
         try:
-            return JSONResponse(read_population(path))
+            return JSONResponse(finite(read_population(path)))
         except UserError as error:
             return _not_found(str(error))
 

@@ -220,9 +220,11 @@ def test_evaluate_skips_and_keeps_damaged_checkpoint(capsys, run):
     assert not (run / "checkpoints" / "quarantine").exists()
 
 
-def test_one_damaged_checkpoint_is_one_line_and_status_1(capsys, run):
+@pytest.mark.parametrize("command", ["evaluate", "record --out new --episodes 1", "arena random", "export --out new"])
+def test_one_damaged_checkpoint_is_one_line_and_status_1(capsys, run, command):
     damage(run / "checkpoints" / "20")
-    code, printed = stopped(capsys, "evaluate", run / "checkpoints" / "20")
+    name, *flags = command.split()
+    code, printed = stopped(capsys, name, run / "checkpoints" / "20", *flags)
     assert code == 1
     assert printed.startswith(f"error: damaged checkpoint {run / 'checkpoints' / '20'}: ")
     assert "sha256 differs" in printed

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -14,7 +16,28 @@ from jaxsrl.datasets.dataset import find_damage, open_dataset
 from jaxsrl.datasets.writer import leaf_arrays
 from jaxsrl.evaluation import standard_sets
 from jaxsrl.evaluation.standard_sets import SETS, SetsConfig, choose_levels
+from jaxsrl.machine import run_tasks
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
+
+
+class Training:
+    """Stands for the process of training, with the status of its end; this process receives a signal while it runs."""
+
+    def __init__(self, status, number=0):
+        self.status, self.number, self.signals = status, number, []
+
+    def poll(self):
+        os.kill(os.getpid(), self.number)
+        return self.status
+
+    def send_signal(self, number):
+        self.signals.append(number)
+
+    def wait(self, timeout=None):
+        return 0
+
+    def kill(self):
+        pass
 
 
 def evaluation(update, mean, mode="greedy"):
@@ -54,7 +77,7 @@ def test_levels_are_of_the_last_stage_of_a_curriculum():
     ],
 )
 def test_invalid_flags_are_rejected_before_training(capsys, tmp_path, monkeypatch, flags, message):
-    monkeypatch.setattr(subprocess, "run", lambda *args, **settings: pytest.fail("a run was started"))
+    monkeypatch.setattr(run_tasks, "start_here", lambda task: pytest.fail("a run was started"))
     with pytest.raises(SystemExit) as ended:
         jaxsrl.cli.main.main(["record-sets", "dqn_cartpole", "--out", str(tmp_path / "sets"), *flags.split()])
     assert ended.value.code == 2
@@ -69,10 +92,28 @@ def test_the_sets_get_the_environment_of_the_flags(tmp_path, monkeypatch):
         played.append(env)
         return []
 
-    monkeypatch.setattr(subprocess, "run", lambda command, **settings: subprocess.CompletedProcess(command, 0))
+    monkeypatch.setattr(run_tasks, "start_here", lambda task: Training(0))
     monkeypatch.setattr(standard_sets, "make_sets", note)
     jaxsrl.cli.main.main(["record-sets", "dqn_cartpole", "--out", str(tmp_path), "--env.id", "mine:Id-v0"])
     assert [env.id for env in played] == ["mine:Id-v0"]
+
+
+@pytest.mark.parametrize(
+    ("number", "ended", "passed_on", "status"),
+    [
+        (signal.SIGTERM, None, signal.SIGTERM, 143),
+        (signal.SIGUSR1, None, signal.SIGUSR1, 75),
+        (0, -signal.SIGKILL, None, 137),
+    ],
+)
+def test_signals_reach_training_and_give_the_status(tmp_path, monkeypatch, number, ended, passed_on, status):
+    training = Training(ended, number)
+    monkeypatch.setattr(run_tasks, "start_here", lambda task: training)
+    monkeypatch.setattr(standard_sets, "make_sets", lambda *args: pytest.fail("training is not complete"))
+    with pytest.raises(SystemExit) as end:
+        jaxsrl.cli.main.main(["record-sets", "dqn_cartpole", "--out", str(tmp_path)])
+    assert end.value.code == status
+    assert training.signals == ([passed_on] if passed_on else [])
 
 
 def test_bad_sizes_are_rejected():

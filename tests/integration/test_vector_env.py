@@ -4,6 +4,8 @@ import math
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from functools import partial
 
@@ -346,6 +348,27 @@ def test_a_killed_worker_is_an_error_that_names_the_signal():
                 again()
     finally:
         env.close()
+
+
+FORKS = """
+import os, sys, gymnasium, numpy as np
+from functools import partial
+from envpool_bridge.vector_env import PoolVectorEnv
+envs = PoolVectorEnv(partial(gymnasium.make, "CartPole-v1"), 2, num_workers=1)
+envs.reset(seed=0)
+if child := os.fork():
+    assert os.waitpid(child, 0)[1] == 0
+    envs.step(np.zeros(2, int))
+    envs.close()
+else:
+    envs.close()
+    sys.exit()
+"""
+
+
+def test_a_forked_child_leaves_the_workers_to_its_parent():
+    ended = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_sizes_that_do_not_divide_are_rejected():

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from envpool_bridge.errors import WaitTimeoutError
+from envpool_bridge.errors import WaitTimeoutError, WorkerError
 from envpool_bridge.supervisor import processes
 from envpool_bridge.vector_env import PoolVectorEnv
 from tests.integration.test_vector_env import poll_until
@@ -209,3 +209,43 @@ def test_infos_and_options_may_be_of_local_classes():
             assert {key: infos[key][0] for key in sent} == sent
     finally:
         env.close()
+
+
+class UnloadableError(Exception):
+    """Its pickle lacks an argument of the constructor."""
+
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+class TellsUnreadable(Telling):
+    """Sends infos that the main process cannot load from the second step on."""
+
+    def info(self):
+        return {"error": UnloadableError(1, 2)} if self.count > 1 else {}
+
+
+def test_infos_that_cannot_be_loaded_name_the_worker():
+    before = len(os.listdir("/proc/self/fd"))
+    envs = PoolVectorEnv(partial(TellsUnreadable, 0), 2, num_workers=1)
+    envs.reset(seed=0)
+    envs.step(np.zeros(2, np.int64))
+    message = r"worker 0 .* cannot unpickle \(TypeError: .*missing 1 required"
+    for call in (partial(envs.step, np.zeros(2, np.int64)), envs.reset):
+        with pytest.raises(WorkerError, match=message) as caught:
+            call()
+        assert isinstance(caught.value.__cause__, TypeError)
+    envs.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_close_drops_unread_infos_that_cannot_be_loaded():
+    before = len(os.listdir("/proc/self/fd"))
+    envs = PoolVectorEnv(partial(TellsUnreadable, 0), 2, num_workers=1)
+    envs.reset(seed=0)
+    envs.step(np.zeros(2, np.int64))
+    envs.step_async(np.zeros(2, np.int64))
+    wait_for_a_message(envs)
+    with pytest.warns(UserWarning, match="drops the results of a pending `step`"):
+        envs.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -235,6 +235,18 @@ def test_an_unreadable_run_does_not_hide_the_others(url, runs, file):
     assert records["first"]["columns"]["update"]
 
 
+@pytest.mark.parametrize(("values", "status"), [('{"rate": NaN}', 200), ("3", 404)])
+def test_damaged_population_is_no_server_error(url, runs, values, status):
+    state = runs / "population.json"
+    state.write_text('{"history": [[{"source": null, "score": NaN, "values": ' + values + "}]]}")
+    try:
+        answered, _, body = ask(url, f"api/population?name={runs.name}")
+    finally:
+        state.unlink()
+    assert answered == status
+    assert (b'"rate":"nan"' if status == 200 else b"of another version") in body
+
+
 def test_records_come_once_and_new_ones_after_them(url, runs):
     answer = ask_json(url, "api/records?run=first@")["first"]
     assert answer["columns"]["update"] == list(range(1, 21))

@@ -8,9 +8,19 @@ from typing import Annotated, Literal
 import tyro
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.unused_options import validate_unused
 from jaxsrl.terminal.tables import print_tables
 
 Action = Literal["info", "view", "verify", "convert", "merge", "score"]
+_OPTIONS = {
+    "info": ("json",),
+    "view": ("out",),
+    "verify": ("json",),
+    "convert": ("out", "to", "max_episode_steps", "json"),
+    "merge": ("out", "best", "json"),
+    "score": ("random", "expert", "json"),
+}
+"""Options of each action."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +62,8 @@ class DatasetCommand:
             raise UserError(f"jaxsrl dataset {self.action} takes one dataset: got {', '.join(self.paths)}")
         if self.action in ("convert", "merge") and not self.out:
             raise UserError(f"jaxsrl dataset {self.action} writes another dataset: use --out with it")
+        others = {name for names in _OPTIONS.values() for name in names} - {*_OPTIONS[self.action]}
+        validate_unused(self, sorted(others), f"jaxsrl dataset {self.action} has no use for options of other actions")
         try:
             return getattr(self, f"_{self.action}")()
         except CorruptDatasetError as error:
@@ -91,16 +103,18 @@ class DatasetCommand:
         from jaxsrl.datasets.dataset import open_dataset
         from jaxsrl.datasets.minari import from_minari, to_minari
 
+        path = Path(self.paths[0])
+        if self.to == "minari" or not path.is_file():
+            validate_unused(self, ("max_episode_steps",), "time limits are those of a file of D4RL")
         if self.to == "jaxsrl":
-            path = Path(self.paths[0])
             if path.is_file():
                 from_d4rl(path, Path(self.out), self.max_episode_steps)
             else:
                 from_minari(self.paths[0], Path(self.out))
             self._print(Path(self.out))
             return 0
-        episodes = to_minari(open_dataset(Path(self.paths[0])), self.out)
-        print_tables({"minari": self.out, "episodes": episodes}, self.json, f"conversion of {self.paths[0]}")
+        episodes = to_minari(open_dataset(path), self.out)
+        print_tables({"minari": self.out, "episodes": episodes}, self.json, f"conversion of {path}")
         return 0
 
     def _merge(self) -> int:

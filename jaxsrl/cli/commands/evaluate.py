@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.unused_options import validate_unused
 from jaxsrl.terminal.tables import print_tables
 
 if TYPE_CHECKING:
@@ -64,21 +65,16 @@ class Evaluate:
     env_kwargs: str = ""
 
     def run(self) -> int:
-        """Plays episodes; the exit status is 1 if the given checkpoint is damaged."""
+        """Plays episodes."""
         self._validate()
         if self.all:
             return self._run_all()
-        from jaxsrl.checkpoints.manifest import CorruptCheckpointError
         from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import counted_agents, load_agent
         from jaxsrl.evaluation.worker_rows import in_workers
 
-        try:
-            loaded = load_agent(self.path, **self._loading())
-        except CorruptCheckpointError as error:
-            print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
-            return 1
+        loaded = load_agent(self.path, **self._loading())
         for problem in loaded.problems:
             print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
         if loaded.mismatches:
@@ -104,6 +100,8 @@ class Evaluate:
         Raises:
             UserError: there is such a combination.
         """
+        if self.video is None:
+            validate_unused(self, ("video_episodes",), "no episode is recorded without --video FILE.mp4")
         if self.out is not None and not self.all:
             raise UserError("--out draws a curve over checkpoints: give --all too")
         for flag, is_given in (("--video shows", self.video is not None), ("--opponent plays", self.opponent != "")):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import tyro
@@ -23,16 +22,11 @@ class Inspect:
     json: bool = False
 
     def run(self) -> int:
-        """Prints the inspection; the exit status is 1 if the given checkpoint is damaged."""
-        from jaxsrl.checkpoints.manifest import CorruptCheckpointError
+        """Prints the inspection."""
         from jaxsrl.cli.inspection_table import print_inspection
         from jaxsrl.runs.inspect import inspect
 
-        try:
-            inspection = inspect(self.path)
-        except CorruptCheckpointError as error:
-            print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
-            return 1
+        inspection = inspect(self.path)
         if self.json:
             print(json.dumps(inspection.to_json()))  # noqa: T201
         else:

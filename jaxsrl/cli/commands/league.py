@@ -8,6 +8,7 @@ from typing import Any, Literal
 import tyro
 
 from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.cli.unused_options import validate_unused
 from jaxsrl.terminal.tables import print_tables
 from jaxsrl.tune.runs_on import RunsOn
 
@@ -61,6 +62,8 @@ class TrainLeague:
         from jaxsrl.tune.matchmaking import LARGEST_SELF_SHARE
         from jaxsrl.tune.node_runs import connected_nodes, train_on
 
+        if self.rule == "fcp":
+            validate_unused(self, ("main_exploiters", "league_exploiters"), "--rule fcp trains no exploiters")
         path = find_experiment(self.experiment)
         names = {field.name for field in dataclasses.fields(LeagueConfig)} - {"experiment"}
         config = LeagueConfig(str(path), **{name: getattr(self, name) for name in names})

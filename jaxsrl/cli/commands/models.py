@@ -4,12 +4,16 @@ import contextlib
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.unused_options import validate_unused
 from jaxsrl.terminal.tables import print_tables
+
+if TYPE_CHECKING:
+    from jaxsrl.models.store import ModelStore
 
 _CHECK_SECONDS = 1.0
 
@@ -44,14 +48,7 @@ class Models:
 
     def run(self) -> int:
         """Changes what is asked for, and prints the list."""
-        from jaxsrl.models.store import MODELS, ModelStore
-        from jaxsrl.runs.summary import is_run
-
-        if not self.run_directory.is_dir():
-            raise UserError(f"no run directory {self.run_directory}: expected RUN with models/ in it")
-        inside = self.run_directory / MODELS
-        # A run without models has an empty store: its own directory has another lock.
-        store = ModelStore(inside if inside.is_dir() or is_run(self.run_directory) else self.run_directory)
+        store = self._open_store()
         if self.unfreeze:
             store.freeze(False)
         if self.tag:
@@ -74,13 +71,42 @@ class Models:
         print_tables({"models": rows}, self.json, f"models of {self.run_directory}")
         return 0
 
+    def _open_store(self) -> "ModelStore":
+        """Returns the models of the directory.
+
+        Raises:
+            UserError: there is no such directory, or options have no effect.
+        """
+        from jaxsrl.models.store import MODELS, ModelStore
+        from jaxsrl.runs.summary import is_run
+
+        if self.serve:
+            unused = ("json",) if self.clone is not None else ("query", "json")
+            validate_unused(self, unused, "--serve serves all models and prints no list")
+        if not self.run_directory.is_dir():
+            raise UserError(f"no run directory {self.run_directory}: expected RUN with models/ in it")
+        inside = self.run_directory / MODELS
+        # A run without models has an empty store: its own directory has another lock.
+        return ModelStore(inside if inside.is_dir() or is_run(self.run_directory) else self.run_directory)
+
 
 def _serve(directory: Path, name: str) -> int:
     """Serves a store in the running Ray cluster until Ctrl-C."""
     from jaxsrl.cluster.ray.local_cluster import joined_cluster
     from jaxsrl.cluster.ray.models import served_models
 
-    with joined_cluster(), contextlib.suppress(KeyboardInterrupt), served_models(directory, name) as store:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(joined_cluster("--serve"))
+        except UserError as error:
+            if isinstance(error.__cause__, ImportError):
+                raise
+            raise UserError(
+                f"--serve needs a running Ray cluster, and found none ({error.__cause__}): start one with `ray start --head`, or "
+                "set RAY_ADDRESS"
+            ) from error
+        held.enter_context(contextlib.suppress(KeyboardInterrupt))
+        store = held.enter_context(served_models(directory, name))
         print(f"{directory} is served as {name}\nCtrl-C ends this", flush=True)  # noqa: T201
         while True:
             time.sleep(_CHECK_SECONDS)

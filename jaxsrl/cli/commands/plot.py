@@ -9,6 +9,7 @@ from typing import Literal
 import tyro
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.unused_options import validate_unused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +47,12 @@ class Plot:
         """Draws the comparison and prints it."""
         if sum((bool(self.runs), self.sweep is not None, self.population is not None)) > 1:
             raise UserError("a picture is of runs, of one --sweep, or of one --population: give one of them")
+        of_runs = ("x", "metric", "group_by", "score", "normalize")
         if self.population is not None:
+            validate_unused(self, of_runs, "--population draws what its manager has recorded")
             return self._draw_population(self.population)
         if self.sweep is not None:
+            validate_unused(self, of_runs, "--sweep draws the results of its trials")
             return self._draw_sweep(self.sweep)
         if not self.runs:
             raise UserError("expected at least one run directory, or directory of runs: jaxsrl plot runs")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from envpool_bridge.errors import UserError
+from jaxsrl.cli.unused_options import validate_unused
 from jaxsrl.terminal.tables import print_tables
 
 
@@ -51,11 +51,14 @@ class Record:
         from jaxsrl.evaluation.record_replay import record_replay
 
         if self.replay:
-            self._validate_replay()
+            played = ("episodes", "env_steps", "stochastic", "random", "epsilon", "seed", "max_rows")
+            validate_unused(self, played, "--replay writes recorded steps and plays nothing")
             loaded = load_agent(self.path, trust_env=self.trust_env)
             origin = {"run": str(self.path), "agent": loaded.agent.name, "update": loaded.update}
             print_tables(describe(record_replay(loaded, self.out, origin)), self.json, f"dataset {self.out}")
             return 0
+        if self.random:
+            validate_unused(self, ("stochastic", "epsilon"), "--random takes random actions only")
         config = RecordConfig(
             episodes=self.episodes,
             env_steps=self.env_steps,
@@ -75,11 +78,3 @@ class Record:
         dataset = record(loaded.agent, loaded.params, loaded.source, self.out, config, env, origin)
         print_tables(describe(dataset), self.json, f"dataset {self.out}")
         return 0
-
-    def _validate_replay(self) -> None:
-        """Raises UserError for options of playing."""
-        default = Record(self.path, self.out)
-        played = ("episodes", "env_steps", "stochastic", "random", "epsilon", "seed", "max_rows")
-        given = [name for name in played if getattr(self, name) != getattr(default, name)]
-        if given:
-            raise UserError(f"--replay plays nothing: expected no {', '.join(given)} with it")

@@ -46,13 +46,16 @@ class RecordSets:
     flags: tyro.conf.Suppress[tuple[str, ...]] = ()
 
     def run(self) -> int:
-        """Trains, writes what is missing, and prints a table of the sets; returns the exit status of training if it failed."""
-        import subprocess
+        """Trains, writes what is missing, and prints a table of the sets.
+
+        Returns:
+            0; the exit status of training if it failed; that of the signal if one stopped training, which saves first.
+        """
         import sys
 
         from jaxsrl.evaluation.standard_sets import TRAINING, SetsConfig, make_sets
         from jaxsrl.experiment import load_experiment
-        from jaxsrl.machine.bound_command import bound_command
+        from jaxsrl.machine.run_tasks import Task, run_tasks
         from jaxsrl.tune.managed_runs import validate_flags
 
         if self.evaluations < 1:
@@ -74,13 +77,13 @@ class RecordSets:
         }
         options = [text for option in own.items() for text in option]
         command = [sys.executable, "-m", "jaxsrl.cli.main", "train", str(path), *self.flags, *options]
-        status = subprocess.run(bound_command(command), check=False).returncode
-        if status:
-            return status
 
         def show(line: str) -> None:
             print(line, file=sys.stderr, flush=True)  # noqa: T201
 
+        status = run_tasks([Task("training", command)], 1, show)
+        if status:
+            return status
         rows = make_sets(self.out / "run", self.out, config, show, experiment.env)
         print_tables({"sets": rows}, self.json, f"datasets in {self.out}")
         return 0

@@ -7,6 +7,7 @@ from typing import Literal
 import tyro
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.unused_options import validate_unused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Results:
 
     def run(self) -> int:
         """Carries out the action; the exit status of "run" is 1 if a training run failed."""
+        own = {"draw": ("page",), "add": ("preset",), "run": ("runs", "hours")}
+        others = [name for action, names in own.items() if action != self.action for name in names]
+        validate_unused(self, others, f"jaxsrl results {self.action} has no use for options of other actions")
         return {"draw": self._draw, "add": self._add, "run": self._train}[self.action]()
 
     def _draw(self) -> int:

@@ -11,6 +11,7 @@ import tyro
 import jaxsrl
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment, list_experiments, read_summary
+from jaxsrl.cli.unused_options import validate_unused
 
 # The last entry is for a checkout that is not installed.
 _PROGRAM = (
@@ -44,6 +45,7 @@ class Train:
         if self.list:
             _show_experiments(self.json)
             return 0
+        validate_unused(self, ("json",), "only --list prints JSON")
         name, flags = self.experiment, self.flags
         if self.config is not None:
             if flags and not flags[0].startswith("-"):  # --config FILE EXPERIMENT

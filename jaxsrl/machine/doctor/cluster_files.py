@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import stat
 import tempfile
 import time
@@ -18,15 +19,16 @@ def cluster_parents() -> list[Path]:
 
 
 def find_dead_clusters(places: Sequence[Path], proc: Path) -> Iterator[Path]:
-    """Yields directories of this user that no living process names on its command line.
+    """Yields directories of this user that no living process uses.
 
-    Every process of a cluster names its directory. Directories younger than a minute are skipped: their first process may be about
-    to start.
+    Every process of a cluster names its directory on its command line. Those of another container are not in `proc`, but they
+    answer on the sockets in a directory that both share. Directories younger than a minute are skipped: their first process may
+    be about to start.
     """
     candidates = [path for place in places for path in sorted(place.glob("jaxsrl-ray-*")) if _is_old_and_ours(path)]
     commands = list(_commands(proc)) if candidates else []
     for path in candidates:
-        if not any(os.fsencode(path.name) in command for command in commands):
+        if not any(os.fsencode(path.name) in command for command in commands) and not _is_served(path):
             yield path
 
 
@@ -45,3 +47,18 @@ def _commands(proc: Path) -> Iterator[bytes]:
             yield path.read_bytes()
         except OSError:
             continue  # ended meanwhile
+
+
+def _is_served(directory: Path) -> bool:
+    """Returns whether a process listens on a socket of a cluster. Ray ignores connections that end at once."""
+    for path in directory.glob("ray/session_[0-9]*/sockets/*"):
+        with socket.socket(socket.AF_UNIX) as end:
+            end.setblocking(False)
+            try:
+                end.connect(str(path))
+            except BlockingIOError:
+                return True  # others wait in its queue
+            except OSError:
+                continue  # no process listens
+            return True
+    return False

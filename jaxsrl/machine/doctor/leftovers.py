@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from jaxsrl.machine.doctor.cluster_files import cluster_parents, find_dead_clusters
@@ -29,7 +30,7 @@ class Leftover:
     Attributes:
         kind: "shared memory", "process", "unfinished checkpoint" or "files of a local cluster".
         what: its path or process number.
-        removed: whether it was removed.
+        removed: whether it was removed; never what belongs to another user.
     """
 
     kind: str
@@ -66,9 +67,7 @@ def _names(shared_memory: Path, proc: Path, clean: bool) -> Iterator[Leftover]:
         match = _NAME.fullmatch(path.name)
         if match is None or (proc / match[1]).exists():
             continue
-        if clean:
-            path.unlink(missing_ok=True)
-        yield Leftover("shared memory", str(path), clean)
+        yield Leftover("shared memory", str(path), clean and _try_remove(path.unlink))
 
 
 def _processes(proc: Path, clean: bool) -> Iterator[Leftover]:
@@ -83,10 +82,7 @@ def _processes(proc: Path, clean: bool) -> Iterator[Leftover]:
         starter = command.rstrip(b"\0").rpartition(b"\0")[2]
         if _WORKER not in command or parent != b"1" or parent == starter:
             continue
-        if clean:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(path.name), signal.SIGKILL)
-        yield Leftover("process", path.name, clean)
+        yield Leftover("process", path.name, clean and _try_remove(partial(os.kill, int(path.name), signal.SIGKILL)))
 
 
 def _checkpoints(runs: Path, clean: bool) -> Iterator[Leftover]:
@@ -99,25 +95,34 @@ def _checkpoints(runs: Path, clean: bool) -> Iterator[Leftover]:
             if not is_locked:
                 continue
             for path in unfinished:
-                if clean:
-                    shutil.rmtree(path)
-                yield Leftover("unfinished checkpoint", str(path), clean)
+                yield Leftover("unfinished checkpoint", str(path), clean and _try_remove(partial(shutil.rmtree, path)))
 
 
 def _clusters(temporary: Sequence[Path], proc: Path, clean: bool) -> Iterator[Leftover]:
     for path in find_dead_clusters(temporary, proc):
-        if clean:
-            shutil.rmtree(path)
-        yield Leftover("files of a local cluster", str(path), clean)
+        yield Leftover("files of a local cluster", str(path), clean and _try_remove(partial(shutil.rmtree, path)))
+
+
+def _try_remove(remove: Callable[[], None]) -> bool:
+    """Removes something; returns False if it may not be removed, so that the rest is still removed."""
+    try:
+        remove()
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # it ended meanwhile
+    except OSError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
 def _try_lock(lock: Path) -> Iterator[bool]:
     """Locks a run unless it is locked; yields whether it succeeded."""
-    with open(lock, "a") as file:
+    with contextlib.ExitStack() as held:
         try:
+            may_write = os.access(lock if lock.exists() else lock.parent, os.W_OK)
+            file = held.enter_context(open(lock, "a" if may_write else "r"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:  # it is locked, or may not be opened
             yield False
             return
         yield True

@@ -44,7 +44,7 @@ def print_report(report: Report) -> None:
         table.add_row(mark, check.name, check.finding + (f"\n[bold]{check.advice}[/bold]" if check.advice else ""))
     console.print(table)
     for left in report.leftovers:
-        done = "removed" if left.removed else "left by a crashed run: `jaxsrl doctor --clean` removes it"
+        done = "removed" if left.removed else "left by a crashed run: its user removes it with `jaxsrl doctor --clean`"
         console.print(f"{left.kind} {left.what}: {done}", highlight=False)
     if not report.leftovers:
         console.print("no leftovers of crashed runs")

@@ -97,3 +97,32 @@ def test_both_ends_can_send_large_messages_to_each_other():
     assert answers == [b"y" * 5_000_000]
     parent.close()
     worker.close()
+
+
+class UnloadableError(Exception):
+    """Its pickle lacks an argument of the constructor."""
+
+    def __init__(self, a, b):
+        super().__init__(a)
+
+
+def test_unreadable_message_is_replaced_by_its_error(ends):
+    parent, worker = ends
+    for message in ("before", UnloadableError(1, 2), "after"):
+        worker.send(message)
+    before, error, after = parent.receive()
+    assert (before, type(error), after) == ("before", TypeError, "after")
+    assert parent.receive() == []
+
+
+def test_discarded_messages_are_not_loaded():
+    ours, theirs = socket.socketpair()
+    parent = WorkerChannel(ours, 1.0)
+    with theirs:
+        theirs.sendall(frame(UnloadableError(1, 2)) + frame("partial")[:-1])
+        parent.discard()
+        assert not parent.has_ended
+        assert parent.receive() == []
+    parent.discard()
+    assert parent.has_ended
+    parent.close()

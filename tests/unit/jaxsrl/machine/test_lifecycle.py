@@ -286,3 +286,28 @@ def test_outside_the_main_thread_signals_stay_as_they_are():
     thread.start()
     thread.join()
     assert entered == [before]
+
+
+STAYS = """
+import os, signal, time
+from jaxsrl.machine.lifecycle import stop_on_signals
+with stop_on_signals(lambda name: None, timeout_seconds=0.1):
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_run_that_does_not_stop_is_left_with_its_stacks(is_full):
+    read, write = os.pipe()
+    with open(read, "rb") as shown, open(write, "wb", buffering=0) as pipe:
+        os.set_blocking(write, not is_full)
+        while is_full and pipe.write(b"x" * 4096):  # nobody reads it
+            pass
+        os.set_blocking(write, True)
+        ended = subprocess.run([sys.executable, "-c", STAYS], stderr=pipe, timeout=60, check=False)
+        assert ended.returncode == 128 + signal.SIGTERM
+        pipe.close()
+        text = shown.read().decode().lstrip("x")
+    assert ("did not stop within 0.1 s of SIGTERM; stacks of its threads:\nCurrent thread 0x" in text) == (not is_full)

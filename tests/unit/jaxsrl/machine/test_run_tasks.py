@@ -8,6 +8,7 @@ import pytest
 
 from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.machine.run_tasks import Task, run_tasks
+from tests.support.signal_in_wait import InterruptingProcess, signal_in_a_wait
 
 
 class Process:
@@ -59,6 +60,12 @@ def test_a_signal_counts_more_than_an_error_after_it():
     assert run_tasks(TASKS, 2, lambda line: None, 0.0, start) == 128 + signal.SIGTERM
     assert [process.signals for process in processes] == [[signal.SIGTERM]] * 2
     assert all(process.is_killed for process in processes)
+
+
+def test_a_signal_during_a_wait_needs_no_lock():
+    with signal_in_a_wait():
+        status = run_tasks(TASKS, 2, lambda line: None, 0.01, lambda task: InterruptingProcess())
+    assert status == 128 + signal.SIGTERM
 
 
 def test_an_error_in_start_stops_those_that_run():

@@ -43,6 +43,27 @@ def test_columns_place_versions_on_every_axis(tmp_path):
     assert evaluation_columns([], records) == {}
 
 
+def test_records_grow_while_columns_are_read(tmp_path, monkeypatch):
+    def line(n):
+        return json.dumps({"update": n, "env_steps": 100 * n, "wall_seconds": 10.0 * n}) + "\n"
+
+    path, interp = tmp_path / "metrics.jsonl", np.interp
+    path.write_text(line(1) + line(4))
+    records = RecordFile(path)
+    records.refresh()
+
+    def grow_meanwhile(x, known_x, known_y):
+        with memoryview(known_x), memoryview(known_y), open(path, "a") as file:  # as numpy does while it reads
+            file.write(line(5))
+            file.flush()
+            records.refresh()  # in another thread
+        return interp(x, known_x, known_y)
+
+    monkeypatch.setattr(np, "interp", grow_meanwhile)
+    np.testing.assert_array_equal(evaluation_columns([FIRST, SECOND], records)["elapsed_seconds"], [20, 30])
+    assert {name: len(values) for name, values in records.columns.items()} == dict.fromkeys(records.columns, 3)
+
+
 def test_agents_and_tasks_have_curves_of_their_own(tmp_path):
     returns = {"agent_returns": {"hunter_0": 2.0, "prey_0": -2.0}, "task_returns": {"easy": 7.0}}
     evaluation = dataclasses.replace(FIRST, **returns)

@@ -17,6 +17,7 @@ def test_populations_are_found_and_read(tmp_path, kind):
     make_population(tmp_path / "a" / kind, kind)
     assert find_populations(tmp_path) == {f"a/{kind}": tmp_path / "a" / kind}
     assert find_populations(tmp_path / "a" / kind) == {kind: tmp_path / "a" / kind}
+    assert find_populations(next((tmp_path / "a" / kind).glob("*0"))) == {}
     population = read_population(tmp_path / "a" / kind)
     assert population["kind"] == kind
     runs = {run["name"]: run for run in population["runs"]}
@@ -40,6 +41,23 @@ def test_pictures_have_the_panels_of_their_kind(tmp_path, capsys, kind):
     groups = [group.get("id") or "" for group in ElementTree.parse(out).iter("{http://www.w3.org/2000/svg}g")]
     panels = sum(name.startswith("axes_") for name in groups)
     assert panels == {"pbt": 3, "psro": 4, "league": 5}[kind]  # with the axes of color bars
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("population.json", "{}"),
+        ("population.json", "[]"),
+        ("population.json", '{"history": [[{"values": {}, "source": null, "score": "x"}]]}'),
+        ("population.json", '{"history": [[{"values": 3, "source": null, "score": 1.0}]]}'),
+        ("psro.json", '{"mixtures": {"a": 1}}'),
+        ("league.json", '{"policies": [], "points": [], "ratings": [1.0], "errors": []}'),
+    ],
+)
+def test_states_of_other_versions_are_rejected(tmp_path, file, text):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(UserError, match="of another version of jaxsrl: expected the state of a population"):
+        read_population(tmp_path)
 
 
 def test_what_is_no_population_is_rejected(tmp_path):

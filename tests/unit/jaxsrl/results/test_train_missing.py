@@ -14,6 +14,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.results.record import read_results
 from jaxsrl.results.task_list import TaskRuns
 from jaxsrl.results.train_missing import select_tasks, train_missing
+from tests.support.signal_in_wait import signal_in_a_wait
 
 ROOT = Path(__file__).parents[4]
 
@@ -100,6 +101,16 @@ def test_train_missing_stops_in_time_and_resumes(tmp_path, trainer, monkeypatch)
     assert not (tmp_path / "runs" / "A-v0-ppo-s1.log").exists()
     assert train(tmp_path, trainer, [TaskRuns("A-v0", "ppo", "--work 0", seeds=1)])[0] == 0
     assert starts(tmp_path, "A-v0-ppo-s0") == ["from 0", f"from {steps}"]
+
+
+def test_a_signal_during_a_wait_needs_no_lock(tmp_path, trainer, monkeypatch):
+    def interrupt_late(deadline):
+        if has_stepped(tmp_path):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(jaxsrl.results.train_missing, "_is_past", interrupt_late)
+    with signal_in_a_wait():
+        assert train(tmp_path, trainer, [TaskRuns("A-v0", "ppo", "--work 1")])[0] == 128 + signal.SIGTERM
 
 
 def test_train_missing_keeps_to_the_hours(tmp_path, trainer):

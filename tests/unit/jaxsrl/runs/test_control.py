@@ -120,12 +120,32 @@ def test_control_state_is_that_of_the_session(held):
     assert control_state(held) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"session": 3}', '{"session": "x", "action": "stop"}'])
-def test_damaged_requests_are_removed(held, text):
+TOO_DEEP, NO_TEXT = b"[" * 100_000, b"\xff\xfe{"
+
+
+@pytest.mark.parametrize(
+    "written", [b"", b"[]", b"{}", b'{"session": 3}', b'{"session": "x", "action": "stop"}', TOO_DEEP, NO_TEXT]
+)
+def test_damaged_requests_are_removed(held, written):
     files = ControlFiles(held)
-    (held / CONTROL / "request-x.json").write_text(text)
+    (held / CONTROL / "request-x.json").write_bytes(written)
     assert files.take() == [("x", None)]
     assert not request_files(held)
+
+
+def test_request_with_a_number_too_large_is_removed(held):
+    files = ControlFiles(held)
+    session = json.loads((held / CONTROL / "session.json").read_text())["id"]
+    data = {"session": session, "action": "set", "name": "learning_rate", "value": 10**400}
+    (held / CONTROL / "request-x.json").write_text(json.dumps(data))
+    assert files.take() == [("x", None)]
+
+
+@pytest.mark.parametrize("written", [b"", b"[]", b"{}", b'{"holder": 3}', TOO_DEEP, NO_TEXT])
+def test_damaged_session_accepts_no_requests(held, written):
+    ControlFiles(held)
+    (held / CONTROL / "session.json").write_bytes(written)
+    assert control_state(held) is None
 
 
 def test_files_that_cannot_be_written_do_not_end_the_run(held):

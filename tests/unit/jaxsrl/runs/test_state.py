@@ -1,6 +1,7 @@
 """What a run is doing, told from its files and from who holds its lock."""
 
 import fcntl
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from jaxsrl.checkpoints.run_directory import LOCK, RunDirectory
 from jaxsrl.runs.state import CRASHED, EMPTY, FINISHED, RUNNING, STOPPED, is_locked, run_state
+from jaxsrl.runs.summary import checkpoint_steps, summarize
 
 BEGAN = "2026-01-01 10:00:00 starts: 100 updates"
 SAVED = "2026-01-01 10:01:00 checkpoint at update 50"
@@ -41,6 +43,37 @@ def test_run_state_of_a_locked_run_is_running(tmp_path):
     with RunDirectory(tmp_path):
         assert run_state(tmp_path, [BEGAN, STOP], 60, 100) == RUNNING
     assert run_state(tmp_path, [BEGAN, STOP], 60, 100) == STOPPED
+
+
+@pytest.mark.parametrize(
+    ("machine", "log", "recent", "state"),
+    [
+        ("another", [BEGAN, SAVED], True, RUNNING),
+        ("another", [BEGAN, SAVED, STOP, RESUMED], True, RUNNING),
+        ("another", [BEGAN, SAVED], False, CRASHED),
+        ("another", [BEGAN, SAVED, STOP], True, STOPPED),
+        ("another", [BEGAN, DONE], True, FINISHED),
+        (socket.gethostname(), [BEGAN, SAVED], True, CRASHED),
+    ],
+)
+def test_run_of_another_machine_runs_while_it_writes(tmp_path, machine, log, recent, state):
+    (tmp_path / LOCK).write_text(f"process 77 on {machine}, started 2026-01-01 10:00:00")
+    assert run_state(tmp_path, log, 60, 100, recent) == state
+
+
+@pytest.mark.parametrize(("interval", "age", "state"), [(2.0, 50, RUNNING), (2.0, 70, CRASHED), (20.0, 190, RUNNING)])
+def test_recent_is_by_the_interval_of_the_records(tmp_path, interval, age, state):
+    (tmp_path / LOCK).write_text("process 77 on another, started 2026-01-01 10:00:00")
+    (tmp_path / "log.txt").write_text(BEGAN)
+    config = {"experiment": {"run": {"metrics": {"interval_seconds": interval}}}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert summarize(tmp_path, now=(tmp_path / "config.json").stat().st_mtime + age).state == state
+
+
+def test_directories_named_by_other_digits_are_no_steps(tmp_path):
+    for name in ("12", "\u00b2", "quarantine"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert checkpoint_steps(tmp_path) == [12]
 
 
 def test_looking_never_takes_the_lock(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from jaxsrl.tune.report import read_results
 from jaxsrl.tune.space import Range
 from jaxsrl.tune.study import RESULT, Sweep, open_study, save_sweep, trial_name
 from jaxsrl.tune.trial import PRUNED, ReportReturns
+from tests.support.signal_in_wait import InterruptingProcess, signal_in_a_wait
 
 FLAGS = ["--run.num-envs", "2", "--run.rollout-length", "16", "--agent.num-minibatches", "2", "--pool.num-workers", "1"]
 FLAGS += ["--eval.final-episodes", "1", "--metrics.no-tensorboard", "--run.max-policy-lag", "0"]
@@ -121,6 +123,15 @@ def test_a_continued_sweep_draws_what_a_whole_one_draws(tmp_path, monkeypatch, s
         drawn[name] = [trial.params["agent.learning_rate"] for trial in trials]
     assert drawn["continued"] == drawn["whole"]
     assert len(set(drawn["whole"])) == 12
+
+
+def test_a_signal_during_a_wait_needs_no_lock(tmp_path):
+    pytest.importorskip("optuna", reason="optuna is not installed: pip install 'jaxsrl[tune]'")
+    sweep = Sweep("x.py", {"agent.learning_rate": {"low": 1e-4, "high": 1e-2}}, (), "none", "random", seed=3)
+    save_sweep(tmp_path, sweep)
+    with signal_in_a_wait():
+        status = module.run_trials(tmp_path, sweep, 2, 1, lambda line: None, lambda task: InterruptingProcess())
+    assert status == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("values_drawn", [0, 1])

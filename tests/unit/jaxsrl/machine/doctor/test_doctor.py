@@ -1,11 +1,15 @@
 """The doctor: what a machine lacks is said with what to do; what dead runs left is found, and what lives is left alone."""
 
+import contextlib
 import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +153,56 @@ def test_clean_spares_starting_and_foreign_clusters(machine, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)  # another user's
     assert found_on(machine, clean=True) == []
     assert len(list((machine / "tmp").iterdir())) == 5
+
+
+def test_clean_spares_clusters_that_answer_on_a_socket(machine, monkeypatch):
+    monkeypatch.chdir(machine)  # the length of a socket's path is limited
+    with contextlib.ExitStack() as ends:
+        for name in ("dead_123", "alive_12"):
+            sockets = a_clusters_files(machine, f"jaxsrl-ray-{name}") / "ray" / "session_2026-01-01_1_1" / "sockets"
+            sockets.mkdir(parents=True)
+            end = ends.enter_context(socket.socket(socket.AF_UNIX))
+            end.bind(str((sockets / "raylet").relative_to(machine)))
+            if name == "dead_123":
+                end.close()
+            else:
+                end.listen(0)
+            os.utime(sockets.parents[2], (1.0, 1.0))
+        found = [find_leftovers(Path("runs"), True, Path("shm"), Path("proc"), [Path("tmp")]) for _ in range(4)]
+    assert [[left.what for left in each] for each in found] == [["tmp/jaxsrl-ray-dead_123"], [], [], []]
+    assert [path.name for path in (machine / "tmp").iterdir()] == ["jaxsrl-ray-alive_12"]
+
+
+def refuse(*args, **options):
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_clean_goes_on_after_what_it_may_not_remove(machine, monkeypatch):
+    (machine / "proc" / "20").mkdir()
+    (machine / "proc" / "20" / "cmdline").write_bytes(b"python\0-c\0from envpool_bridge.supervisor.forkserver")
+    (machine / "proc" / "20" / "stat").write_text("20 (python) S 1 1 1")
+    (machine / "runs" / "a" / "checkpoints" / ".12.tmp").mkdir(parents=True)
+    (machine / "shm" / "jaxsrl-11-ab").touch()
+    dead = a_clusters_files(machine, "jaxsrl-ray-dead_123")
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(type(machine), "unlink", refuse)
+    assert [left.removed for left in found_on(machine, clean=True)] == [False, False, True, True]
+    assert not dead.exists()
+
+
+def test_locks_that_may_only_be_read_hide_no_leftovers(machine, monkeypatch):
+    run = machine / "runs" / "a"
+    (run / "checkpoints" / ".12.tmp").mkdir(parents=True)
+    (run / ".lock").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr("builtins.open", partial(open_only_to_read, open))
+    assert [left.kind for left in found_on(machine)] == ["unfinished checkpoint"]
+    (run / ".lock").unlink()
+    assert found_on(machine) == []
+
+
+def open_only_to_read(opened, file, mode="r", *args, **options):
+    return refuse() if "a" in mode else opened(file, mode, *args, **options)
 
 
 def test_a_report_is_well_when_all_is_and_nothing_is_left():
