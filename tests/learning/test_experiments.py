@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 
 import numpy as np
 import pytest
@@ -27,10 +26,8 @@ def evaluated(capsys, run, episodes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_cartpole_is_solved_within_ninety_seconds(tmp_path, capsys, seed):
-    start = time.monotonic()
+def test_cartpole_is_solved(tmp_path, capsys, seed):
     run = trained(ppo_cartpole, tmp_path, seed=seed, eval_final_episodes=0)
-    assert time.monotonic() - start < 90.0
     assert evaluated(capsys, run, 100)["mean_return"] >= 475.0
 
 
