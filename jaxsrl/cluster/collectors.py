@@ -17,6 +17,7 @@ from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
 from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.learner.host_replay import HostReplay
+from jaxsrl.machine.lifecycle import RequeueError
 from jaxsrl.plan.fragment import FragmentKind
 from jaxsrl.plan.passes.place_hosts import with_hosts_on
 from jaxsrl.plan.passes.place_replay import SAMPLES_AHEAD
@@ -42,6 +43,7 @@ class ClusterCollectors(CollectorFactory):
         pickle_source(setup.source)  # raises here, not on a node
         self._open_engine = open_engine
         self._opened = contextlib.ExitStack()
+        self._lost: RequeueError | None = None
         self._replay: RemoteReplayClient | None = None
 
     def make_collector(self, config: CollectorConfig) -> Collector:
@@ -49,7 +51,7 @@ class ClusterCollectors(CollectorFactory):
         if config.plan.replay is not None and config.plan.replay.nodes:
             self._replay = RemoteReplayClient(config, engine, self._setup.keys.update)
             self._opened.callback(self._replay.close)
-        return ClusterCollector(config, engine, replay=self._replay)
+        return ClusterCollector(config, engine, replay=self._replay, on_loss=self._stop_run)
 
     def open(self, config: CollectorConfig) -> tuple[CollectorConfig, Engine]:
         """Opens the engine; returns the configuration with the plan on the nodes that are reserved, and the engine."""
@@ -66,7 +68,17 @@ class ClusterCollectors(CollectorFactory):
         return HostReplay(agent, mesh, self._setup.keys.update, self._replay, self.open_preparer(agent))
 
     def close(self, failure: BaseException | None) -> None:
+        """Raises the error of a lost cluster, after the run has saved."""
         self._opened.close()
+        if self._lost is not None and failure is None:
+            raise self._lost
+
+    def _stop_run(self, error: RequeueError) -> None:
+        """Stops the run between two updates as a preemption does, so that it saves; `close` raises the error."""
+        self._lost, lifecycle = error, self._setup.lifecycle
+        self._setup.directory.log(f"stops: {error}")
+        lifecycle.stop_signal = "SIGUSR1"
+        lifecycle.stop()
 
 
 def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:

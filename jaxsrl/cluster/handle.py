@@ -34,6 +34,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
         incarnation: number of starts so far.
         is_started: whether `start` was called since the process was spawned.
         start_call: the call that starts it, until that has ended.
+        started_at: when the result of the newest `start_call` was taken.
         publishes: calls that carry versions of the parameters.
         stats: newest answer of this incarnation.
         past_stats: sums over earlier incarnations.
@@ -54,6 +55,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
         self.remote: RemoteT | None = None
         self.incarnation, self.is_started = 0, False
         self.start_call: Call | None = None
+        self.started_at = 0.0
         self.publishes: list[Call] = []
         self.stats: dict[str, float] = {}
         self.past_stats: dict[str, float] = {}
@@ -105,7 +107,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
     def on_result(self, call: Call, value: Any) -> bool:
         """Takes the result of a call; returns whether it was one of `calls`."""
         if self.start_call is call:
-            self.start_call = None
+            self.start_call, self.started_at = None, time.monotonic()
         elif self.stats_call is not None and self.stats_call[0] is call:
             self.stats_call, self.stats = None, dict(value)
         elif call in self.publishes:
@@ -200,7 +202,9 @@ class RestartManager:
 
         Raises:
             HostLostError: a process was lost too often, or no node has had room for it in time.
+            ClusterLostError: the cluster is lost.
         """
+        self._engine.check()
         now = time.monotonic()
         for handle in handles:
             if handle.restart_at is not None and handle.restart_at <= now:
@@ -232,6 +236,7 @@ class RestartManager:
             return
         setting = "step_timeout_seconds" if handle.start_call is None else "start_timeout_seconds"
         limit, (call, sent_at) = float(getattr(self._options, setting)), handle.stats_call
+        since = max(sent_at, handle.started_at)  # stats that were requested during a slow start are answered after it
         # This thread may have been busy: an answer may have come that was not taken yet.
-        if now - sent_at > limit and not self._engine.wait([call], 0.0):
+        if now - since > limit and not self._engine.wait([call], 0.0):
             self.mark_lost(handle, f"it did not answer for {limit:g} s ({setting})")

@@ -22,6 +22,7 @@ from jaxsrl.machine.run_tasks import POLL_SECONDS, Task
 
 _CALL_SECONDS = 0.5  # between calls of one host
 _TRANSIT_SECONDS = 2.0  # in which a call arrives, and a host notices the end of its lease
+_START_SECONDS = 120.0  # longest start of a command by a host, which may wait for the shared file system
 _PASSED_ON = ("JAX", "XLA_")  # variables that change the programs of a run
 _MOST_LETTERS = 300  # of a line of output in a message
 _TAIL_BYTES = 8192
@@ -29,6 +30,10 @@ _TAIL_BYTES = 8192
 
 class Calls(Protocol):
     """Part of an `Engine` that carries calls."""
+
+    def check(self) -> None:
+        """Raises ClusterLostError if the cluster is lost; see `Engine.check`."""
+        ...
 
     def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
         """Returns some calls that have ended."""
@@ -146,11 +151,13 @@ class NodeProcess:
 
         Raises:
             NodeProcessLostError: the command was lost or did not start too often, or no node has had room for it in time.
+            ClusterLostError: the cluster is lost.
             UserError: the node does not share the files of this process.
         """
         now = time.monotonic()
         if self._status is not None:
             return self._status
+        self._owner.calls.check()
         if self._remote is None:
             if now >= self._restart_at:
                 self._spawn()
@@ -162,7 +169,7 @@ class NodeProcess:
         elif self._is_started and now - self._called_at > self._owner.limits.lease_seconds:
             self._on_loss("it did not answer")
         elif not self._is_started:
-            self._validate_room(now)
+            self._validate_start(now)
         return self._status
 
     def send_signal(self, sig: int) -> None:
@@ -195,6 +202,8 @@ class NodeProcess:
     def _spawn(self) -> None:
         self._is_started, self._called_at = False, time.monotonic()
         self._remote: RemoteHost | None = self._owner.spawn()
+        self._placed_at: float | None = None
+        self._placing: Call = self._remote.call("control", "has_lease")  # ends as soon as a node has room
         self._call: Call | None = self._remote.call("control", "start", self._setup)
 
     def _take_answer(self, call: Call) -> None:
@@ -247,8 +256,14 @@ class NodeProcess:
             f"{reason.rstrip('.')}. {last}Look at {look} and the logs of the nodes. The same command continues"
         )
 
-    def _validate_room(self, now: float) -> None:
-        """Raises an error if the command has waited for room too long, while no other command ran."""
+    def _validate_start(self, now: float) -> None:
+        """Raises an error if the command has waited for room too long, while no other command ran; ends a start that hangs."""
+        if self._placed_at is None and self._owner.calls.wait([self._placing], 0.0):
+            self._placed_at = now
+        if self._placed_at is not None:
+            if now - self._placed_at > _START_SECONDS:
+                self._on_loss(f"a node had room, but did not start it within {_START_SECONDS:g} s")
+            return
         limit = self._owner.limits.room_seconds
         if now - max(self._called_at, self._owner.answered_at) > limit:
             self._end(1)

@@ -78,8 +78,8 @@ def arguments(directory, updates, episodes, plan_name):
     return [*SMALL, *budget.split(), "--run.directory", str(directory), "--plan", plan_name]
 
 
-def stop(directory, phase, numbers, plan_name="single_learner_fine", *flags, send=signal_all):
-    """Sends signals to the session of a run in this phase, or to whatever `send` reaches, and checks how the run ends."""
+def stop(directory, phase, numbers, plan_name="single_learner_fine", *flags):
+    """Sends signals to the session of a run in this phase, and checks how the run ends."""
     process = start(directory, phase, plan_name, *flags)
     try:
         lines = []
@@ -89,7 +89,7 @@ def stop(directory, phase, numbers, plan_name="single_learner_fine", *flags, sen
                 break
         num_processes = len(members(process.pid))
         for number in numbers:
-            send(process.pid, number)
+            signal_all(process.pid, number)
             time.sleep(0.01 * (len(numbers) - 1))  # or the kernel would make one of two
         rest, _ = process.communicate(timeout=120)
         output = "".join(lines) + rest
@@ -167,11 +167,10 @@ def test_a_run_whose_terminal_closes_saves(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_group_signal_spares_local_cluster_until_checkpoint(tmp_path, number):
+def test_a_stop_signal_spares_local_cluster_until_checkpoint(tmp_path, number):
     pytest.importorskip("ray")
-    # Ray's own processes end at a signal, so this one goes to the process group, as those of `timeout` and a terminal do.
     flags = ("--cluster.address", "local", "--cluster.num-hosts", "2")
-    stop(tmp_path, "training", [number], "single_learner_fine", *flags, send=os.killpg)
+    stop(tmp_path, "training", [number], "single_learner_fine", *flags)
 
 
 @pytest.mark.slow

@@ -41,10 +41,15 @@ class NodeEngine:
 
     def __init__(self, has_room=True):
         self.has_room, self.remotes = has_room, []
+        self.losses = []  # errors of a lost cluster, each raised once
 
     def spawn(self):
         self.remotes.append(Remote(self.has_room))
         return self.remotes[-1]
+
+    def check(self):
+        if self.losses:
+            raise self.losses.pop()
 
     def wait(self, calls, timeout_seconds):
         return [call for call in calls if call.has_ended]

@@ -48,6 +48,7 @@ class ThreadEngine:
         self.alive = [Node(name, cores) for name, cores in nodes.items()]
         self.hosts = []
         self.silent = set()  # nodes of which nothing is heard
+        self.losses = []  # errors of a lost cluster, each raised once
         self.rooms = {}  # the node on which room is reserved for a host
 
     def nodes(self):
@@ -68,6 +69,10 @@ class ThreadEngine:
         self.hosts.append(ThreadHost(host))
         self.hosts[-1].node = node
         return self.hosts[-1]
+
+    def check(self):
+        if self.losses:
+            raise self.losses.pop()
 
     def put(self, value):
         value.flags.writeable = False

@@ -22,11 +22,12 @@ from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.cluster.handle import RestartManager, usage_by_node
 from jaxsrl.cluster.hosts.host_handle import HostHandle, joined_observation
 from jaxsrl.cluster.inference.server_group import InferenceServerGroup, ServerHandle
-from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, SlotLost
+from jaxsrl.cluster.protocol.engine import Call, ClusterLostError, Engine, HostGoneError, HostLostError, SlotLost
 from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
 from jaxsrl.cluster.replay.client import RemoteReplayClient
 from jaxsrl.collect.collector import CollectorConfig, supervision_metrics
 from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.machine.lifecycle import RequeueError
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 
 _WAIT_SECONDS = 0.2
@@ -44,6 +45,7 @@ class ClusterCollector:
         engine: the cluster; the caller closes it after this.
         replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
         replay: where slots go instead of here, on a node; this source then has their summaries. The caller closes it.
+        on_loss: stops the run when the cluster or too many hosts are lost; None raises the error at once.
 
     Raises:
         UserError: the environments cannot be sent to other nodes.
@@ -55,13 +57,14 @@ class ClusterCollector:
         engine: Engine,
         replicas: range | None = None,
         replay: RemoteReplayClient | None = None,
+        on_loss: Callable[[RequeueError], None] | None = None,
     ) -> None:
         pickle_source(config.env_source)  # raises here, not on a node
         plan, agent = config.plan, config.agent
         if config.agent_state is None:
             state = jax.device_get(agent.initial_agent_state(plan.num_rows))
             config = dataclasses.replace(config, agent_state=state)
-        self._engine, self._plan = engine, plan
+        self._engine, self._plan, self._on_loss = engine, plan, on_loss
         self._layout = agent_layout(config.spec, plan.shape, agent)
         shapes = jax.eval_shape(agent.init, jax.random.key(0)).params
         params = layout_of(shapes)
@@ -109,6 +112,7 @@ class ClusterCollector:
         Raises:
             EnvPoolError: from an environment host.
             HostLostError: a host was lost once too often, or none of the nodes took it in time.
+            ClusterLostError: the cluster is lost.
         """
         if not self._receive(self._next, timeout_seconds):
             return None
@@ -177,6 +181,11 @@ class ClusterCollector:
                 if left <= 0.0:
                     return False
                 self._take_in(min(left, _TURN_SECONDS))
+        except (ClusterLostError, HostLostError) as error:
+            if self._on_loss is None:
+                raise
+            self._on_loss(error)
+            return False
         finally:
             self._waited_seconds += time.monotonic() - begin
 

@@ -47,11 +47,16 @@ class CommandSetup:
 
 
 class CommandHost:
-    """One command in a process of its own, which ends with this process. Thread-safety: one thread, but for `has_lease`."""
+    """One command in a process of its own, which ends with this process. Thread-safety: one thread, but for `has_lease`.
+
+    A call may arrive long after it was sent, when the command runs on another node already. The lease therefore counts from the
+    call before it: the caller sends `status` only after it has received the answer to the previous one.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._lease_seconds, self._called_at = float("inf"), time.monotonic()
+        self._lease_seconds, self._lease_begin = float("inf"), time.monotonic()
+        self._called_at = self._lease_begin
 
     def start(self, setup: CommandSetup) -> str:
         """Starts the command; returns the name of this machine.
@@ -68,27 +73,23 @@ class CommandHost:
                 f"node {machine} cannot start a run: {error}; the user who started the cluster must be able to write the "
                 f"runs, and to enter the working directory {setup.directory}"
             ) from error
-        self._called_at, self._lease_seconds = time.monotonic(), setup.lease_seconds
+        self._called_at = self._lease_begin = time.monotonic()
+        self._lease_seconds = setup.lease_seconds
         return machine
 
     def status(self) -> int | None:
-        """Returns the exit status of the command, negative for a signal; None while it runs."""
-        self._extend_lease()
+        """Extends the lease; returns the exit status of the command, negative for a signal, and None while it runs."""
+        if self.has_lease():
+            self._lease_begin, self._called_at = self._called_at, time.monotonic()
         return self._running().poll()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to the command, unless it has ended."""
-        self._extend_lease()
         self._running().send_signal(number)
 
     def has_lease(self) -> bool:
-        """Returns whether the last call is recent enough."""
-        return time.monotonic() - self._called_at < self._lease_seconds
-
-    def _extend_lease(self) -> None:
-        """Extends the lease, unless it is over: a late call must not keep a command that may run on another node by now."""
-        if self.has_lease():
-            self._called_at = time.monotonic()
+        """Returns whether the last call but one is recent enough."""
+        return time.monotonic() - self._lease_begin < self._lease_seconds
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:

@@ -23,6 +23,7 @@ from jaxsrl.cluster.protocol.engine import HostGoneError
 
 _WAIT_SECONDS = 0.2
 _AGAIN_SECONDS = 0.2  # before a server that did not answer is asked again
+_SAME_LOSS_SECONDS = 60.0  # failures of a server within this time are one loss
 LIVES = 1_000_000
 """Servers and attempts that one incarnation of a host may see."""
 
@@ -42,7 +43,7 @@ class _Server:
     Attributes:
         link: to it; None before the first.
         serial: grows with every link and every failure: lanes that another serial served are not known to it.
-        since: when there was last an answer, or a new link.
+        since: when the loss began, if it is lost: at the last answer or new link, or at the first failure long after that.
         not_before: when it may be asked again.
     """
 
@@ -203,8 +204,11 @@ class RemoteActing:
         """Marks a server as lost until its successor is linked or it answers again."""
         with self._lock:
             if server.serial == serial:
+                now = time.monotonic()
+                if now - max(server.since, server.not_before) > _SAME_LOSS_SECONDS:
+                    server.since = now  # it was there while the lanes waited for parameters
                 server.serial += 1
-                server.not_before = time.monotonic() + _AGAIN_SECONDS
+                server.not_before = now + _AGAIN_SECONDS
                 server.failure = str(error)
                 self.failures += 1
 

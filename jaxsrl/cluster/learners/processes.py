@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from envpool_bridge.errors import UserError
+from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.cluster.learners.abort_handler import AbortHandler
 from jaxsrl.config.parts import AUTO, DistributedConfig
 from jaxsrl.config.run_config import RunConfig
@@ -243,6 +243,8 @@ def joined(config: DistributedConfig) -> Processes | None:
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
+    if isinstance(error, EnvPoolError):
+        return False  # an environment may have lost a connection of its own; jax raises several classes, ValueError too
     text = str(error)
     return any(word in text for word in ("Gloo", "NCCL", "coordination service", "UNAVAILABLE", "Connection closed"))
 

@@ -6,7 +6,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from envpool_bridge.errors import EnvPoolError
 from jaxsrl.machine.lifecycle import RequeueError
 from jaxsrl.machine.resources import Node
 
@@ -37,8 +36,12 @@ class SlotLost:
     node_is_doubted: bool
 
 
-class HostLostError(EnvPoolError):
-    """An environment host, or a server that it needs, was lost once too often, or no node took it in time."""
+class HostLostError(RequeueError):
+    """An environment host, or a server that it needs, was lost once too often, or no node took it in time. Exit status 75."""
+
+
+class ClusterLostError(RequeueError):
+    """The process that manages the cluster was lost; the newest checkpoint resumes the run. Exit status 75."""
 
 
 class ReplayLostError(RequeueError):
@@ -94,6 +97,14 @@ class Engine(Protocol):
         """Returns the node that has room reserved for a process of this kind (HOSTS, SERVERS or REPLAY of `bundles`).
 
         None while none has: its node died, and no other has room yet.
+        """
+        ...
+
+    def check(self) -> None:
+        """Checks without waiting that the cluster still works. The other calls may wait for a lost one for a while.
+
+        Raises:
+            ClusterLostError: it does not; raised once, since processes that have started may still answer.
         """
         ...
 

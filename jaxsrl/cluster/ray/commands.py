@@ -31,7 +31,11 @@ def processes_on_nodes(
     options = {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
     nodes = ", ".join(f"{node.name}: {node.num_cores}" for node in engine.nodes())
     room = f"it takes {cores} cores and {gpus} GPUs; cores of the nodes: {nodes}"
-    processes = NodeProcesses(engine, lambda: RayRemoteCommand(ray, options), shared, room, show, limits)
+
+    def spawn() -> RayRemoteCommand:
+        return engine.head.call(lambda: RayRemoteCommand(ray, options))
+
+    processes = NodeProcesses(engine, spawn, shared, room, show, limits)
     try:
         yield processes
     finally:

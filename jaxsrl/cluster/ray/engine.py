@@ -21,10 +21,12 @@ from jaxsrl.cluster.ray.actors import (
     is_doubted,
     raise_cause,
 )
+from jaxsrl.cluster.ray.head import Head
 from jaxsrl.cluster.ray.placement_group import HostGroup, reserved
 from jaxsrl.machine.resources import Node
 
 _GET_SECONDS = 60.0  # for what has ended already
+_UNKNOWN: Mapping[str, str] = {}
 
 
 def import_ray(flag: str = "--cluster.address") -> Any:
@@ -42,26 +44,28 @@ def import_ray(flag: str = "--cluster.address") -> Any:
         raise UserError(f'{flag} needs Ray, which is not installed: pip install "jaxsrl[ray]"') from error
 
 
-def node_names(alive: Sequence[dict[str, Any]]) -> dict[str, str]:
+def node_names(alive: Sequence[dict[str, Any]], known: Mapping[str, str] = _UNKNOWN) -> dict[str, str]:
     """Returns unique names of Ray's nodes, and their ids: the node's own name, with a number if several share it.
 
     Args:
         alive: of `ray.nodes()`, those that are alive.
+        known: names of nodes by their ids, which they keep, whatever other nodes are alive.
     """
     names: dict[str, str] = {}
+    taken = {known[node["NodeID"]] for node in alive if node["NodeID"] in known}
     for node in sorted(alive, key=lambda one: (one["NodeName"], one["NodeID"])):
-        name, number = node["NodeName"], 1
-        while name in names:
+        name, number = known.get(node["NodeID"], node["NodeName"]), 1
+        while node["NodeID"] not in known and name in {*names, *taken}:
             number += 1
             name = f"{node['NodeName']}#{number}"
         names[name] = node["NodeID"]
     return names
 
 
-def nodes_of(alive: Sequence[dict[str, Any]]) -> tuple[Node, ...]:
-    """Returns the resources of Ray's nodes by name, without nodes that offer no core."""
+def nodes_of(alive: Sequence[dict[str, Any]], known: Mapping[str, str] = _UNKNOWN) -> tuple[Node, ...]:
+    """Returns the resources of Ray's nodes by name, without nodes that offer no core; arguments as of `node_names`."""
     by_id = {node["NodeID"]: node["Resources"] for node in alive}
-    named = [(name, by_id[node]) for name, node in node_names(alive).items()]
+    named = [(name, by_id[node]) for name, node in node_names(alive, known).items()]
     return tuple(
         Node(
             name,
@@ -80,17 +84,24 @@ class RayEngine:
 
     Args:
         rooms: reserved for each kind of process (HOSTS, SERVERS, REPLAY).
+
+    Attributes:
+        head: of the cluster.
     """
 
     def __init__(self, rooms: Mapping[str, HostGroup] | None = None) -> None:
         self._ray, self.rooms = import_ray(), dict(rooms or {})
+        self.head = Head(self._ray)
+        self._names: dict[str, str] = {}  # of all nodes that this engine has seen, by their ids
 
     def nodes(self) -> tuple[Node, ...]:
-        return nodes_of(self._alive())
+        alive = self._alive()
+        return nodes_of(alive, self._names)
 
     def name_of(self, node_id: str) -> str:
         """Returns the name of a node by its Ray id; "" if it is not alive."""
-        return next((name for name, known in node_names(self._alive()).items() if known == node_id), "")
+        alive = {node["NodeID"] for node in self._alive()}
+        return self._names[node_id] if node_id in alive else ""
 
     def node_ids(self) -> list[str]:
         """Returns the Ray ids of all living nodes."""
@@ -102,21 +113,24 @@ class RayEngine:
         return name if any(node.name == name for node in self.nodes()) else ""
 
     def reserved_node(self, kind: str, index: int) -> str | None:
-        node_id = self.rooms[kind].node_id(index) if kind in self.rooms else None
+        node_id = self.head.call(lambda: self.rooms[kind].node_id(index)) if kind in self.rooms else None
         return (self.name_of(node_id) or None) if node_id is not None else None
 
     # An actor starts in its bundle, which moves to another node when its own dies.
     def spawn(self, host: int, node: str) -> RayRemoteHost:
         del node
-        return RayRemoteHost(self._ray, self.rooms[HOSTS].options(host))
+        return self.head.call(lambda: RayRemoteHost(self._ray, self.rooms[HOSTS].options(host)))
 
     def spawn_server(self, server: int, node: str, gpus: int) -> RayRemoteServer:
         del node
-        return RayRemoteServer(self._ray, self.rooms[SERVERS].options(server), gpus)
+        return self.head.call(lambda: RayRemoteServer(self._ray, self.rooms[SERVERS].options(server), gpus))
 
     def spawn_replay(self, node: str, slots: int) -> RayRemoteReplay:
         del node
-        return RayRemoteReplay(self._ray, self.rooms[REPLAY].options(0), slots)
+        return self.head.call(lambda: RayRemoteReplay(self._ray, self.rooms[REPLAY].options(0), slots))
+
+    def check(self) -> None:
+        self.head.check()
 
     def put(self, value: np.ndarray) -> Any:
         return self._ray.put(value)
@@ -142,7 +156,10 @@ class RayEngine:
         """Does nothing: the code that connected to the cluster disconnects."""
 
     def _alive(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
+        """Returns the living nodes, which have names from now on."""
+        alive = [node for node in self.head.call(self._ray.nodes) if node["Alive"]]
+        self._names |= {node: name for name, node in node_names(alive, self._names).items()}
+        return alive
 
 
 @contextlib.contextmanager
@@ -154,7 +171,8 @@ def engine_with_room(
     Raises:
         UserError: the cluster has no room for all of them in time.
     """
-    looking = RayEngine()
+    engine = RayEngine()
     kinds = {kind[0].what: kind for kind in (bundles, servers, replay) if kind}
-    with reserved(import_ray(), list(kinds.values()), how, looking.nodes, looking.name_of) as rooms:
-        yield RayEngine(dict(zip(kinds, rooms, strict=True)))
+    with reserved(import_ray(), list(kinds.values()), how, engine.nodes, engine.name_of) as rooms:
+        engine.rooms = dict(zip(kinds, rooms, strict=True))
+        yield engine

@@ -14,18 +14,21 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from envpool_bridge.errors import EnvPoolError, UserError
+from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 from jaxsrl.cluster.ray.engine import import_ray
-from jaxsrl.cluster.ray.local_nodes import ENVIRONMENT
+from jaxsrl.cluster.ray.local_nodes import ENVIRONMENT, RECONNECT
 from jaxsrl.cluster.ray.token import make_token, read_again, token_of
+from jaxsrl.machine.lifecycle import Lifecycle
 
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
 _MIN_STORE_BYTES = 100 << 20
 _ANSWER_SECONDS = 180.0
-_END_SECONDS = 30.0
+_END_SECONDS, _LOOK_SECONDS = 30.0, 0.1
 _STARTS = 3  # Ray gives each node half a minute to start, whatever else the machine does
 _LOG = logging.getLogger("jaxsrl.cluster")
 _LONGEST_PLACE = 14
@@ -85,7 +88,8 @@ class LocalCluster:
         _disconnect()
         if self._process.stdin is None or self._process.stdin.closed:
             return
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # the process has ended already
+            self._process.stdin.close()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -94,7 +98,12 @@ class LocalCluster:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._log.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            if not self.directory.exists() or time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_SECONDS)  # workers that still end may write to it
 
     def _connect_to(self, num_nodes: int) -> None:
         """Connects this process once the head and the nodes have started."""
@@ -117,22 +126,29 @@ class LocalCluster:
         log = self.directory / "nodes.log"
         with log.open("w") as output:
             self._log = log.open()  # open, so that it can be read when the files have been removed
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                bufsize=1,
-                env={**os.environ, **self._token, "PYTHONPATH": path},
-                process_group=0,  # a stop signal to our group is ours to answer: the nodes are needed until the run has saved
-            )
+            # A stop signal to our group, or to every process of a run, is ours to answer: the nodes are needed until the run has
+            # saved. All processes of the cluster inherit the mask. Ray's own handlers would end them at an ignored SIGTERM.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+            try:
+                return subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    text=True,
+                    bufsize=1,
+                    env={**os.environ, **self._token, "PYTHONPATH": path},
+                    process_group=0,
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _ask(self, line: str) -> None:
         if self._process.stdin is None:
             raise RuntimeError("the process of the nodes has no input")
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # the process has ended: `_answer` shows its log
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
         self._answer()
 
     def _answer(self) -> dict[str, str]:
@@ -194,7 +210,11 @@ def _connect(address: str, token: dict[str, str]) -> None:
 
 
 def _disconnect() -> None:
-    import_ray().shutdown()
+    """Disconnects this process. Without a head that may take for ever: this process then ends without the rest of it."""
+    disconnecting = Lifecycle()
+    disconnecting.start_thread("disconnects from ray", import_ray().shutdown)
+    with contextlib.suppress(TimeoutError):
+        disconnecting.join(_END_SECONDS)
     read_again()  # the next connection needs another token
 
 
@@ -208,7 +228,8 @@ def joined_cluster(flag: str = "--cluster.address") -> Iterator[None]:
     Raises:
         UserError: Ray is not installed, or there is no cluster.
     """
-    with _environment({"RAY_USAGE_STATS_ENABLED": "0"}), _sigterm_as_it_is():
+    values = {name: ENVIRONMENT[name] for name in ("RAY_USAGE_STATS_ENABLED", RECONNECT)}
+    with _environment(values), _sigterm_as_it_is():
         ray = import_ray(flag)
         is_ours = not ray.is_initialized()  # else a notebook's, say, which stays connected
         try:
@@ -223,7 +244,7 @@ def joined_cluster(flag: str = "--cluster.address") -> Iterator[None]:
         yield
     finally:
         if is_ours:
-            ray.shutdown()
+            _disconnect()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ with a line. At the end of its input it stops the cluster. If it dies, the kerne
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -16,12 +18,17 @@ from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
+RECONNECT = "RAY_gcs_rpc_server_reconnect_timeout_s"
+"""Ray's variable: seconds without the head after which Ray ends a process."""
+
+_PR_SET_CHILD_SUBREAPER = 36
 # No report of use is sent anywhere; nodes start no processes before they are wanted, and take this machine for 127.0.0.1.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's own switch for keeping to the loopback interface
+    RECONNECT: "600",  # in which a run that has lost the head saves and ends
 }
 
 
@@ -65,15 +72,34 @@ class Nodes:
         self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
 
     def close(self) -> None:
-        """Ends all nodes."""
-        self._cluster.shutdown()
+        """Ends all nodes with their workers, by SIGKILL: SIGTERM is blocked in them."""
+        try:
+            for node in [*self._cluster.worker_nodes, self._cluster.head_node]:
+                self._cluster.remove_node(node, allow_graceful=False)
+        finally:
+            kill_children()
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of workers whose node has died, so that it can end them."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_children() -> None:
+    """Ends the children of this process, and theirs."""
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while True:
+            for pid in " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            os.waitpid(-1, 0)
 
 
 def main(directory: str, cores: int, object_store_bytes: int) -> None:
     """Runs the command; see the module."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever Ray prints is no answer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to heed
+    adopt_orphans()
     os.environ.update(ENVIRONMENT)
     os.environ["RAY_TMPDIR"] = directory
     Path(directory, "ray").mkdir(exist_ok=True)

@@ -12,14 +12,17 @@ When a node dies Ray reserves its bundles on another node, or on the next one th
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from functools import partial
 from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, match_bundles, placement_error
+from jaxsrl.cluster.ray.head import started
 from jaxsrl.cluster.ray.reservation import all_or_none
 from jaxsrl.machine.resources import Node
 
+_REMOVE_SECONDS = 5.0
 _STATES_WITH_ROOM = ("CREATED", "RESCHEDULING")  # while it is rescheduled, bundles of living nodes are where they were
 
 
@@ -115,7 +118,8 @@ class _AskedGroup:
         return bool(self._group.wait(seconds))
 
     def remove(self) -> None:
-        self._groups.remove_placement_group(self._group)
+        """Removes it, or leaves it to Ray if the head is lost."""
+        wait([started(partial(self._groups.remove_placement_group, self._group))], _REMOVE_SECONDS)
 
     def rooms(self, name_of: Callable[[str], str]) -> list[HostGroup]:
         """Returns the group's bundles by kind, once the group is placed."""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -12,11 +13,11 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster import node_processes as module
 from jaxsrl.cluster.hosts import command_host
 from jaxsrl.cluster.node_processes import NodeLimits, NodeProcessLostError, share_of_nodes
-from jaxsrl.cluster.protocol.engine import HostGoneError
+from jaxsrl.cluster.protocol.engine import ClusterLostError, HostGoneError
 from jaxsrl.cluster.ray import actors
 from jaxsrl.machine.resources import Node
 from jaxsrl.machine.run_tasks import Task
-from tests.support.node_engine import NodeEngine
+from tests.support.node_engine import Answer, NodeEngine
 
 WAIT = "import time; time.sleep(60)"
 TRANSIT_SECONDS = module._TRANSIT_SECONDS  # which tests replace
@@ -225,6 +226,50 @@ def test_a_lease_that_is_over_stays_over(tmp_path, late):
         time.sleep(0.06)
         late(host)  # a call that a paused machine gets late: the run may have started elsewhere
         assert not host.has_lease()
+
+
+def test_a_late_call_extends_a_lease_from_the_call_before(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(command_host, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    with started(tmp_path, WAIT, limits=NodeLimits(lease_seconds=60.0)) as (engine, _):
+        host = engine.remotes[0].host
+        for clock[0] in (1.0, 50.0):
+            host.status()
+        clock[0] = 55.0  # of what was sent at 50.5: after 112.5 the command starts elsewhere
+        host.status()
+        host.send_signal(0)
+        for clock[0], expected in ((109.0, True), (111.0, False)):
+            assert host.has_lease() is expected
+
+
+class HangingNodes(NodeEngine):
+    """Nodes that have room, but on which no start ends."""
+
+    def spawn(self):
+        remote = super().spawn()
+        call = remote.call
+        remote.call = lambda group, method, *rest: (
+            Answer(has_ended=False) if method == "start" else call(group, method, *rest)
+        )
+        return remote
+
+
+def test_a_start_that_hangs_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_START_SECONDS", 0.01)
+    with (
+        started(tmp_path, WAIT, HangingNodes(), limits=AT_ONCE) as (engine, process),
+        pytest.raises(NodeProcessLostError, match="a node had room, but did not start it within 0.01 s"),
+    ):
+        poll_often(process)
+    assert [remote.is_gone for remote in engine.remotes] == [True, True]
+
+
+def test_a_lost_cluster_is_an_error_of_its_commands(tmp_path):
+    with started(tmp_path, WAIT) as (engine, process):
+        assert process.poll() is None
+        engine.losses.append(ClusterLostError("the head is lost"))
+        with pytest.raises(ClusterLostError):
+            process.poll()
 
 
 def test_a_host_ends_before_its_command_starts_again():

@@ -236,6 +236,11 @@ def test_host_lost_too_often_ends_the_run_with_its_name():
         engine.hosts[1].kill()
         with pytest.raises(HostLostError, match=r"environment host 1 \(rows 4 to 7\) on node two was lost more than 0"):
             source.acquire(SECONDS)
+        lost = []
+        source._on_loss = lost.append  # which stops the run, so that it saves
+        engine.hosts[0].kill()
+        assert source.acquire(SECONDS) is None
+        assert [str(error).partition(" (")[0] for error in lost] == ["environment host 0"]
 
 
 def test_a_host_that_does_not_answer_is_ended_and_followed():
