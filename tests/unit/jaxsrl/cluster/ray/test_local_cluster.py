@@ -32,12 +32,13 @@ print("gone", flush=True)
 
 
 @pytest.fixture
-def ray(monkeypatch):
+def ray(tmp_path, monkeypatch):
     """A Ray that connects to nothing."""
     made = types.SimpleNamespace(is_initialized=lambda: False, init=lambda **_: None, shutdown=lambda: None)
     monkeypatch.setattr(module, "import_ray", lambda *_: made)
     monkeypatch.setattr(module, "read_again", lambda: None)
     monkeypatch.setattr(module, "_connect", lambda *_: None)
+    monkeypatch.setattr(module, "_place", lambda: tmp_path)
 
     def start(command, **options):
         return subprocess.Popen([sys.executable, "-S", "-c", NODES], **options)
