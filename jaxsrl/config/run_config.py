@@ -263,7 +263,7 @@ def _validate_roll_back(learner: LearnerConfig, checkpoint: CheckpointConfig) ->
         kept = f"the newest {checkpoint.max_to_keep}, one every {interval} updates" if interval else "one, at the end"
         raise UserError(
             f"learner.on_nonfinite roll_back needs a checkpoint from before the {skipped} skipped updates that trigger it, and "
-            f"the run keeps {kept}: use --checkpoint.interval-updates {max(skipped, 1)}, and --checkpoint.max-to-keep 2 or more"
+            f"the run keeps {kept}: use --checkpoint.interval-updates {skipped}, and --checkpoint.max-to-keep 2 or more"
         )
 
 

@@ -18,7 +18,7 @@ SKIPPED = "learner/nonfinite_update"
 class SkipCounts(NamedTuple):
     """Skipped and finite updates of a sequence: ints, or int32 scalars on a device.
 
-    An update in which a policy took no gradient step (replay) is not finite either: it shows nothing.
+    An update in which a policy took no gradient step (replay) counts as neither.
 
     Attributes:
         skipped: updates that were skipped.

@@ -9,6 +9,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.cli.unused_options import validate_unused
 
 if TYPE_CHECKING:
     from jaxsrl.experiment import Experiment
@@ -76,24 +77,18 @@ class ShowPlan:
         Raises:
             UserError: there are such flags.
         """
-        names = ("calibrate", "check", "calibration", "network")
-        given = [f"--{name}" for name in names if getattr(self, name) != getattr(ShowPlan, name)]
-        if given and not self.simulate:
-            raise UserError(f"only a simulation uses {', '.join(given)}: use --simulate too, or omit it")
         if not self.simulate:
+            options = ("calibrate", "check", "calibration", "network")
+            validate_unused(self, options, "nothing is predicted without --simulate")
             return
-        if self.out is not None:
-            raise UserError(f"a simulation draws no plan: expected no --out, got {self.out}; omit it, or --simulate")
+        validate_unused(self, ("out",), "a simulation draws no plan")
         if bool(self.cores) != bool(self.gpus):
             raise UserError(f"--simulate needs both --cores and --gpus, or neither: got {self.cores} and {self.gpus}")
-        given = [f"--{name}" for name in ("cores", "gpus", "network") if getattr(self, name) != getattr(ShowPlan, name)]
-        if given and self.check:
-            raise UserError(
-                f"--check compares runs on this machine: expected no {', '.join(given)}; omit it, or --check"
-            )
-        if given == ["--network"]:
-            raise UserError(
-                f"the clusters of the papers have their own network: expected --cores and --gpus with --network {self.network}"
+        if self.check:
+            validate_unused(self, ("cores", "gpus", "network"), "--check compares runs on this machine")
+        elif not self.cores:
+            validate_unused(
+                self, ("network",), "without --cores and --gpus, the clusters of the papers have their own network"
             )
 
     def _simulate(self, experiment: "Experiment", stem: str) -> int:
