@@ -56,6 +56,7 @@ class IQLConfig:
             AntMaze).
         inverse_temperature: beta, per reward unit: factor of advantages in the weights of recorded actions (10 for AntMaze).
         max_weight: Largest weight of a recorded action.
+        deterministic: Whether the policy is its mean, which a squared error fits to recorded actions, instead of a Gaussian.
         actor_learning_rate: Initial learning rate of the actor.
         critic_learning_rate: Initial learning rate of the critics.
         value_learning_rate: Initial learning rate of V.
@@ -73,6 +74,7 @@ class IQLConfig:
     expectile: float = 0.7
     inverse_temperature: float = 3.0
     max_weight: float = 100.0
+    deterministic: bool = False
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4
     value_learning_rate: float = 3e-4
@@ -194,9 +196,9 @@ def act(
     keys: Array,
     mode: Mode,
 ) -> tuple[Action, dict[str, Array], AgentState]:
-    """Returns actions [B, ...] of the policy: its mean when greedy, otherwise samples."""
+    """Returns actions [B, ...] of the policy: its mean when greedy or deterministic, otherwise samples."""
     del is_first
-    greedy = mode is Mode.GREEDY
+    greedy = mode is Mode.GREEDY or iql.config.deterministic
     unit = iql.actor.mean(params, observation) if greedy else iql.actor.sample(params, observation, keys)
     return iql.actions.from_unit(unit), {}, agent_state
 
@@ -240,10 +242,16 @@ def value_loss(iql: IQL, value: Params, batch: Transitions, recorded: Array) -> 
 
 
 def actor_loss(iql: IQL, actor: Params, batch: Transitions, advantage: Array) -> tuple[Array, Metrics]:
-    """Returns -E[min(exp(beta A), max_weight) log pi(a|o)] of recorded actions (eq. 7); and metrics."""
+    """Returns -E[min(exp(beta A), max_weight) log pi(a|o)] of recorded actions (eq. 7); and metrics.
+
+    For deterministic policies, -log pi(a|o) is |mu(o) - a|^2.
+    """
     weight = jnp.minimum(jnp.exp(iql.config.inverse_temperature * advantage), iql.config.max_weight)
-    log_prob = iql.actor.log_prob(actor, batch.observation, batch.action)
-    loss = -weighted_mean(weight * log_prob, batch.weight)
+    if iql.config.deterministic:
+        distance = jnp.sum(jnp.square(iql.actor.mean(actor, batch.observation) - batch.action), axis=-1)
+    else:
+        distance = -iql.actor.log_prob(actor, batch.observation, batch.action)
+    loss = weighted_mean(weight * distance, batch.weight)
     metrics = {
         "loss/actor": loss,
         "policy/weight": weighted_mean(weight, batch.weight),

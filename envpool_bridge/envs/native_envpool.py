@@ -3,6 +3,7 @@
 Its Python side seeds a pool when it is made, never at a reset. A reset with seeds therefore makes a new pool.
 """
 
+import ctypes
 import dataclasses
 import difflib
 import warnings
@@ -23,6 +24,7 @@ from envpool_bridge.spec.tree import map_leaves, take, write
 
 _SEEDS = 2**31  # a seed is a C int
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "max_num_players")
+_PIXELS = "from_pixels"  # an argument of `envpool.make`, which is not among the options of a task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +43,14 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     Args:
         env_id: EnvPool's name of the task, e.g. "Pong-v5".
         kwargs: arguments of `envpool.make`, such as "num_threads"; and "frame_stack", by which this package stacks
-            frames, each stored once (EnvPool's own "stack_num" is then 1).
+            frames, each stored once (EnvPool's own "stack_num" is then 1). With "from_pixels" it is EnvPool's: [3 N, H, W].
         check_range: as in VectorSource.
 
     Raises:
-        UserError: unknown task or arguments, or the package is missing.
+        UserError: unknown task or arguments, or the package or the library that draws is missing.
     """
     validate_installed("envpool", "envpool")
+    _load_egl(kwargs)
     import envpool  # pyright: ignore[reportMissingImports]  optional
 
     known = envpool.list_all_envs()
@@ -60,9 +63,11 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
         raise UserError(
             f"{env_id} of suite 'envpool': {', '.join(ours)} cannot be set: they follow from the number of rows and their seeds"
         )
-    frame_stack = kwargs.get("frame_stack", 1)
-    validate_at_least(1, frame_stack=frame_stack)
-    arguments = {name: value for name, value in kwargs.items() if name != "frame_stack"}
+    validate_at_least(1, frame_stack=kwargs.get("frame_stack", 1))
+    # Convolutions take colors of several frames as channels, as EnvPool stacks them; another axis would not fit.
+    stacked_here = () if kwargs.get(_PIXELS) else ("frame_stack",)
+    frame_stack = kwargs.get("frame_stack", 1) if stacked_here else 1
+    arguments = {name: value for name, value in kwargs.items() if name not in stacked_here}
     config = _config(env_id, arguments)
     if frame_stack > 1 and "stack_num" in config:
         arguments["stack_num"] = 1
@@ -79,12 +84,29 @@ def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
         spec = envpool.make_spec(env_id, **arguments)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise UserError(f"{env_id} of suite 'envpool': bad kwargs {arguments}: {error}") from error
-    unknown = sorted(set(arguments) - set(spec._config_keys))
+    known = {*spec._config_keys, _PIXELS}
+    unknown = sorted(set(arguments) - known)
     if unknown:
-        raise UserError(
-            f"{env_id} of suite 'envpool': unknown options {unknown}: expected some of {sorted(spec._config_keys)}"
-        )
+        raise UserError(f"{env_id} of suite 'envpool': unknown options {unknown}: expected some of {sorted(known)}")
     return dict(zip(spec._config_keys, spec._config_values, strict=True))
+
+
+def _load_egl(arguments: dict[str, Any]) -> None:
+    """Loads the library by which MuJoCo draws, for all modules of EnvPool that this process imports from now on.
+
+    EnvPool brings its own copy. MuJoCo does not recognize it by its name (github.com/sail-sg/envpool/issues/401).
+
+    Raises:
+        UserError: the arguments ask for pixels, and the library is missing.
+    """
+    try:
+        ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        if arguments.get(_PIXELS):
+            raise UserError(
+                f"{_PIXELS} of suite 'envpool' draws with EGL: {error}; install it (Debian: libegl1 and a driver, libgl1-mesa-dri "
+                f"for CPUs)"
+            ) from error
 
 
 class _Pool(VectorEnv):
@@ -103,6 +125,7 @@ class _Pool(VectorEnv):
     def __init__(self, env_id: str, arguments: dict[str, Any], squeezes: bool, num_envs: int, repeat: int = 1) -> None:
         import envpool  # pyright: ignore[reportMissingImports]  optional
 
+        _load_egl(arguments)
         self._make = partial(envpool.make, env_id, "gymnasium", num_envs=num_envs, **arguments)
         self._pool: Any = None
         spec = envpool.make_spec(env_id, num_envs=num_envs, **arguments)

@@ -187,7 +187,7 @@ def test_maddpg_learns_continuous_team(tmp_path, plan, shared):
     encoded = make_team_actions(spec, 0.0, 1.0).encode(actions)
     net = make_maddpg_networks(network, spec, 1, shared=shared)
     present = jnp.ones(len(own), bool)
-    values = net.value(state.extra.extra.critic, seen, present, joint_actions(2, encoded, present))
+    values = net.value(state.extra.critic, seen, present, joint_actions(2, encoded, present))
     np.testing.assert_allclose(values, np.where(own[:, 1] == 0, 1.0 + DISCOUNT, 1.0), atol=0.2)
 
 

@@ -77,7 +77,8 @@ def test_bc_of_continuous_actions_approaches_them():
     np.testing.assert_allclose(action[:-1], sample.trajectory.action[0][:-1], atol=0.3)
 
 
-def test_iql_step_is_that_of_its_equations():
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_iql_step_is_that_of_its_equations(deterministic):
     config = IQLConfig(
         REPLAY,
         RAW,
@@ -86,6 +87,7 @@ def test_iql_step_is_that_of_its_equations():
         expectile=0.8,
         inverse_temperature=2.0,
         max_weight=3.0,
+        deterministic=deterministic,
         actor_learning_rate=RATE,
         critic_learning_rate=RATE,
         value_learning_rate=RATE,
@@ -102,6 +104,7 @@ def test_iql_step_is_that_of_its_equations():
         centre = iql.actor.mean(params, observation)
         log_std = jnp.clip(params["log_std"], -5.0, 2.0)
         density = -0.5 * ((action - centre) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)
+        density = -((action - centre) ** 2) if deterministic else density
         return -mean(jnp.minimum(jnp.exp(2.0 * advantage), 3.0) * density.sum(-1), weight)
 
     def critic_loss(params, goal):
