@@ -74,11 +74,18 @@ def add_finals(infos: dict[str, Any], finals: Tree, ends: np.ndarray, num_envs: 
 
 
 def raise_failure(reports: Sequence[Report]) -> None:
-    """Raises the exception of the first environment that failed, from an error that describes all of them."""
+    """Raises the exception of the first environment that failed, from an error that describes all of them.
+
+    An exception that this process cannot unpickle is described by that error alone.
+    """
     if not any(reports):
         return
     failures = [report.failure for report in reports if isinstance(report, RowReport) and report.failure]
     if not failures:
         return
     cause = WorkerError("\n\n".join(failure.text for failure in failures))
-    raise cloudpickle.loads(failures[0].error) if failures[0].error else cause from cause
+    try:
+        error = cloudpickle.loads(failures[0].error)
+    except Exception:  # noqa: BLE001  its class may exist in the worker only
+        raise cause from None
+    raise error from cause

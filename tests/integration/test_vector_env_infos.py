@@ -249,3 +249,31 @@ def test_close_drops_unread_infos_that_cannot_be_loaded():
     with pytest.warns(UserWarning, match="drops the results of a pending `step`"):
         envs.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+class WorkersOwnError(Exception):
+    """Can be loaded only in the process that raised it, as classes of a module that only workers import."""
+
+    def __reduce__(self):
+        return load_in, (os.getpid(), *self.args)
+
+
+def load_in(process, text):
+    if os.getpid() != process:
+        raise ModuleNotFoundError("no module of the worker")
+    return WorkersOwnError(text)
+
+
+class RaisesUnreadable(Telling):
+    """Raises at its first step what the main process cannot load."""
+
+    def step(self, action):
+        raise WorkersOwnError("the joint broke")
+
+
+def test_failures_that_cannot_be_loaded_are_described():
+    envs = PoolVectorEnv(partial(RaisesUnreadable, 0), 2, num_workers=1)
+    envs.reset(seed=0)
+    with pytest.raises(WorkerError, match="WorkersOwnError: the joint broke"):
+        envs.step(np.zeros(2, np.int64))
+    envs.close()
