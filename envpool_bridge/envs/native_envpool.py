@@ -3,9 +3,9 @@
 Its Python side seeds a pool when it is made, never at a reset. A reset with seeds therefore makes a new pool.
 """
 
-import ctypes
 import dataclasses
 import difflib
+import importlib
 import warnings
 from functools import partial
 from typing import Any, Self
@@ -24,7 +24,7 @@ from envpool_bridge.spec.tree import map_leaves, take, write
 
 _SEEDS = 2**31  # a seed is a C int
 _OURS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "max_num_players")
-_PIXELS = "from_pixels"  # an argument of `envpool.make`, which is not among the options of a task
+_PIXELS = "from_pixels"  # an argument of `envpool.make` that is not among the options of a task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +43,14 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     Args:
         env_id: EnvPool's name of the task, e.g. "Pong-v5".
         kwargs: arguments of `envpool.make`, such as "num_threads"; and "frame_stack", by which this package stacks
-            frames, each stored once (EnvPool's own "stack_num" is then 1). With "from_pixels" it is EnvPool's: [3 N, H, W].
+            frames, each stored once (EnvPool's own "stack_num" is then 1). Pixels of MuJoCo are stacked by EnvPool: [3 N, H, W].
         check_range: as in VectorSource.
 
     Raises:
         UserError: unknown task or arguments, or the package or the library that draws is missing.
     """
     validate_installed("envpool", "envpool")
-    _load_egl(kwargs)
-    import envpool  # pyright: ignore[reportMissingImports]  optional
-
+    envpool = _import_envpool(bool(kwargs.get(_PIXELS)))
     known = envpool.list_all_envs()
     if env_id not in known:
         close = difflib.get_close_matches(env_id, known, n=3)
@@ -64,10 +62,9 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
             f"{env_id} of suite 'envpool': {', '.join(ours)} cannot be set: they follow from the number of rows and their seeds"
         )
     validate_at_least(1, frame_stack=kwargs.get("frame_stack", 1))
-    # Convolutions take colors of several frames as channels, as EnvPool stacks them; another axis would not fit.
-    stacked_here = () if kwargs.get(_PIXELS) else ("frame_stack",)
-    frame_stack = kwargs.get("frame_stack", 1) if stacked_here else 1
-    arguments = {name: value for name, value in kwargs.items() if name not in stacked_here}
+    arguments = dict(kwargs)
+    # Convolutions read the colors of several frames as channels of one image, which only EnvPool makes of them.
+    frame_stack = 1 if kwargs.get(_PIXELS) else arguments.pop("frame_stack", 1)
     config = _config(env_id, arguments)
     if frame_stack > 1 and "stack_num" in config:
         arguments["stack_num"] = 1
@@ -77,11 +74,20 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     return NativeEnvPoolSource(make, env_id, action_repeat, check_range, frame_stack, seeds_rows=True)
 
 
-def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    import envpool  # pyright: ignore[reportMissingImports]  optional
+def _import_envpool(draws: bool = False) -> Any:
+    """Returns the EnvPool package, imported after the library that it needs to draw; raises UserError if that is missing."""
+    egl = importlib.import_module("envpool_bridge.envs.egl")
+    if draws and egl.MISSING:
+        raise UserError(
+            f"{_PIXELS} of suite 'envpool' needs EGL: {egl.MISSING}. Install it (Debian: libegl1, and libgl1-mesa-dri where "
+            f"no GPU draws)"
+        )
+    return importlib.import_module("envpool")
 
+
+def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
-        spec = envpool.make_spec(env_id, **arguments)
+        spec = _import_envpool().make_spec(env_id, **arguments)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise UserError(f"{env_id} of suite 'envpool': bad kwargs {arguments}: {error}") from error
     known = {*spec._config_keys, _PIXELS}
@@ -89,24 +95,6 @@ def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise UserError(f"{env_id} of suite 'envpool': unknown options {unknown}: expected some of {sorted(known)}")
     return dict(zip(spec._config_keys, spec._config_values, strict=True))
-
-
-def _load_egl(arguments: dict[str, Any]) -> None:
-    """Loads the library by which MuJoCo draws, for all modules of EnvPool that this process imports from now on.
-
-    EnvPool brings its own copy. MuJoCo does not recognize it by its name (github.com/sail-sg/envpool/issues/401).
-
-    Raises:
-        UserError: the arguments ask for pixels, and the library is missing.
-    """
-    try:
-        ctypes.CDLL("libEGL.so.1", ctypes.RTLD_GLOBAL)
-    except OSError as error:
-        if arguments.get(_PIXELS):
-            raise UserError(
-                f"{_PIXELS} of suite 'envpool' draws with EGL: {error}; install it (Debian: libegl1 and a driver, libgl1-mesa-dri "
-                f"for CPUs)"
-            ) from error
 
 
 class _Pool(VectorEnv):
@@ -123,9 +111,7 @@ class _Pool(VectorEnv):
     """
 
     def __init__(self, env_id: str, arguments: dict[str, Any], squeezes: bool, num_envs: int, repeat: int = 1) -> None:
-        import envpool  # pyright: ignore[reportMissingImports]  optional
-
-        _load_egl(arguments)
+        envpool = _import_envpool()
         self._make = partial(envpool.make, env_id, "gymnasium", num_envs=num_envs, **arguments)
         self._pool: Any = None
         spec = envpool.make_spec(env_id, num_envs=num_envs, **arguments)

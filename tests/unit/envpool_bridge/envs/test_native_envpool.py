@@ -1,10 +1,13 @@
 """Environments of the EnvPool package: seeds, spaces and arguments as the rest of the bridge has them."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from envpool_bridge.envs import egl
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, StepRows
 from envpool_bridge.errors import UserError
@@ -73,9 +76,47 @@ def test_native_envpool_stacks_and_counts_frames():
     assert source_of("HalfCheetah-v4").spec().action_repeat == 1  # its frame_skip counts steps of the physics
 
 
+def test_pixels_are_stacked_as_channels():
+    pixels = {"from_pixels": True, "render_width": 64, "render_height": 48}
+    one, two = (source_of("WalkerWalk-v1", **pixels, frame_stack=frames).spec().observation for frames in (1, 2))
+    assert (one.stored_shape, two.stored_shape, two.frames, two.dtype) == ((3, 48, 64), (6, 48, 64), 1, "uint8")
+
+
+def test_pixels_without_the_library_that_draws_are_rejected(monkeypatch):
+    monkeypatch.setattr(egl, "MISSING", "libEGL.so.1: cannot open shared object file")
+    with pytest.raises(
+        UserError, match=r"from_pixels of suite 'envpool' needs EGL: libEGL.so.1: cannot open .* libegl1"
+    ):
+        source_of("WalkerWalk-v1", from_pixels=True)
+    assert source_of("WalkerWalk-v1").spec().env_id == "WalkerWalk-v1"
+
+
+def test_pixels_are_drawn_without_a_display():
+    try:
+        import mujoco.egl
+
+        mujoco.egl.GLContext(16, 16).free()
+    except (ImportError, AttributeError, RuntimeError) as error:
+        pytest.skip(f"this machine cannot draw: {error}")
+    program = (
+        "import sys\n"
+        "from envpool_bridge.envs.config import EnvConfig\n"
+        'kwargs = \'{"num_threads": 1, "from_pixels": true, "render_width": 64, "render_height": 48}\'\n'
+        "vector = EnvConfig('CartpoleSwingup-v1', 'envpool', kwargs=kwargs).source().make_vector_env(1)\n"
+        "observation, _ = vector.reset(seed=[1])\n"
+        "assert observation.shape == (1, 3, 48, 64) and observation.std() > 10, observation.std()\n"
+        "names = list(sys.modules)  # in this order a fork server imports them for later workers\n"
+        "assert names.index('envpool_bridge.envs.egl') < names.index('envpool')\n"
+    )
+    # In another process: this one has imported EnvPool before.
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "message"),
     [
+        ("CartPole-v1", {"from_pixels": True}, "only supported for MuJoCo"),
         ("CartPol-v1", {}, "unknown id 'CartPol-v1' of suite 'envpool'; did you mean CartPole-v1"),
         ("CartPole-v1", {"seed": 1}, "seed cannot be set: they follow from the number of rows and their seeds"),
         ("CartPole-v1", {"batch_size": 1, "num_envs": 2}, "batch_size, num_envs cannot be set"),
