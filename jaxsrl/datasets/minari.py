@@ -133,8 +133,8 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
     if namespace is not None and namespace not in minari.namespace.list_local_namespaces():
         minari.namespace.create_namespace(namespace)
     with make_directory(minari.storage.get_dataset_path(dataset_id)) as directory:
-        # Minari writes into the place that it reads from. It lists no hidden directories.
-        hidden = directory.with_name(".minari")
+        # Minari writes into the place that it reads from, and appends a relative one twice. It lists no hidden directories.
+        hidden = directory.with_name(".minari").absolute()
         with _minari_path(hidden):
             _create(minari, dataset_id, manifest, buffers)
         (hidden / dataset_id).rename(directory)

@@ -26,8 +26,12 @@ def minari_root(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
 
+@pytest.mark.parametrize("is_relative", [False, True])
 @pytest.mark.usefixtures("minari_root")
-def test_round_trip_through_minari_is_exact(tmp_path):
+def test_round_trip_through_minari_is_exact(tmp_path, monkeypatch, is_relative):
+    if is_relative:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("MINARI_DATASETS_PATH", "minari")
     ours = write(tmp_path / "ours", random_steps(200), [200], score_random=-1.0, score_expert=3.0)
     count = to_minari(ours, "jaxsrl/test/random-v0")
     from_minari("jaxsrl/test/random-v0", tmp_path / "back")
