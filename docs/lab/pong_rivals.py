@@ -39,7 +39,7 @@ class WithChannel(gymnasium.ObservationWrapper):
 
 
 def make_pong() -> Any:
-    """Returns Pong as suite "atari" of jaxsrl makes it: 84 x 84 gray, four frames a step, 6 actions, all of them obeyed."""
+    """Returns Pong as suite "atari" of jaxsrl makes it: 84 x 84 gray, four frames a step, 6 actions, not sticky."""
     # ale-py 0.12 registers its ids with Gymnasium 1 only, which Sample Factory does not accept.
     env = AtariEnv(
         "pong", frameskip=1, repeat_action_probability=0.0, full_action_space=False, max_num_frames_per_episode=108_000

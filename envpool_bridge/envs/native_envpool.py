@@ -5,7 +5,6 @@ Its Python side seeds a pool when it is made, never at a reset. A reset with see
 
 import dataclasses
 import difflib
-import importlib
 import warnings
 from functools import partial
 from typing import Any, Self
@@ -76,13 +75,16 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
 
 def _import_envpool(draws: bool = False) -> Any:
     """Returns the EnvPool package, imported after the library that it needs to draw; raises UserError if that is missing."""
-    egl = importlib.import_module("envpool_bridge.envs.egl")
+    from envpool_bridge.envs import egl
+
     if draws and egl.MISSING:
         raise UserError(
             f"{_PIXELS} of suite 'envpool' needs EGL: {egl.MISSING}. Install it (Debian: libegl1, and libgl1-mesa-dri where "
             f"no GPU draws)"
         )
-    return importlib.import_module("envpool")
+    import envpool  # pyright: ignore[reportMissingImports]  optional
+
+    return envpool
 
 
 def _config(env_id: str, arguments: dict[str, Any]) -> dict[str, Any]:

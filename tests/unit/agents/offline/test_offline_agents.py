@@ -127,6 +127,12 @@ def test_iql_step_is_that_of_its_equations(deterministic):
     actual = (after.params, after.extra.critic, after.extra.target_critic, after.extra.value, priority)
     assert_close(actual, reference(state.params, extra.critic, extra.target_critic, extra.value))
 
+    keys, first = jax.random.split(KEY, N), jnp.zeros(N, bool)
+    greedy, sampled = (
+        agent.act(state.params, observation, (), first, keys, mode)[0] for mode in (Mode.GREEDY, Mode.SAMPLE)
+    )
+    assert np.array_equal(greedy, sampled) == deterministic
+
 
 def test_td3_bc_actor_is_pulled_to_recorded_actions():
     config = TD3BCConfig(REPLAY, RAW, policy_delay=1, target_noise=0.0, actor_learning_rate=RATE, value_weight=1.5)
