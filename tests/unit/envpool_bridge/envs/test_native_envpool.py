@@ -76,7 +76,8 @@ def test_native_envpool_stacks_and_counts_frames():
     assert source_of("HalfCheetah-v4").spec().action_repeat == 1  # its frame_skip counts steps of the physics
 
 
-def test_pixels_are_stacked_as_channels():
+def test_pixels_are_stacked_as_channels(monkeypatch):
+    monkeypatch.setattr(egl, "MISSING", "")  # nothing is drawn
     pixels = {"from_pixels": True, "render_width": 64, "render_height": 48}
     one, two = (source_of("WalkerWalk-v1", **pixels, frame_stack=frames).spec().observation for frames in (1, 2))
     assert (one.stored_shape, two.stored_shape, two.frames, two.dtype) == ((3, 48, 64), (6, 48, 64), 1, "uint8")
@@ -124,7 +125,8 @@ def test_pixels_are_drawn_without_a_display():
         ("Pong-v5", {"frame_stack": 0}, "frame_stack must be at least 1"),
     ],
 )
-def test_native_envpool_rejects_unknown_arguments(env_id, kwargs, message):
+def test_native_envpool_rejects_unknown_arguments(env_id, kwargs, message, monkeypatch):
+    monkeypatch.setattr(egl, "MISSING", "")  # nothing is drawn
     with pytest.raises(UserError, match=message):
         source_of(env_id, **kwargs)
 
