@@ -27,8 +27,8 @@ from agents.api import (
     Sample,
     Trajectory,
 )
-from agents.distributions import mask_logits
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import mask_logits
 from agents.networks.game import MASK, GameNetwork, make_game_network
 from agents.ops import validate
 from agents.ops.optimizers import OptimizerConfig, make_optimizer

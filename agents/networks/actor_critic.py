@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, AgentState, Array, InitialAgentStateFn, Observation, Params
-from agents.distributions import Distribution
 from agents.networks.branch import Branch, Heads, HeadSize, Outputs, make_branch
 from agents.networks.config import NetworkConfig, validate_critic_sizes
+from agents.networks.distributions import Distribution
 from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.policy_head import PolicyHead, make_policy_head
 from agents.networks.state_dependent_noise import initial_noise_state, next_noise_state

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, AgentState, Array, InitialAgentStateFn, Observation, Params
-from agents.distributions import Distribution
 from agents.networks.actor_critic import ApplyFn, InitFn, StepFn
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import Distribution
 from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
 from agents.networks.team_values import num_team_actions

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from agents.api import Array, Observation, Params
-from agents.distributions import Distribution
 from agents.networks.actor_critic import ActorCritic, InitFn, make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import Distribution
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -20,7 +20,7 @@ def memoryless_network(
         init: Returns parameters, given a typed PRNG key (consumed). For a flax module: `lambda key: module.init(key, observation)`.
         both: Returns the distribution's parameters [..., P] and values [...] (reward units) of observations
             [..., *observation] with any number of leading axes. For a flax module: `module.apply`.
-        distribution: Action distribution; `agents.distributions.distribution_for(spec)` fits the environment.
+        distribution: Action distribution; `agents.networks.distributions.distribution_for(spec)` fits the environment.
     """
     return ActorCritic(
         init=init,

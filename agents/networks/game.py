@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
-from agents.distributions import mask_logits
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
+from agents.networks.distributions import mask_logits
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec

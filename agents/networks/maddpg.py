@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
-from agents.distributions import find_mask
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig, validate_no_sde
+from agents.networks.distributions import find_mask
 from agents.networks.team_branch import make_team_branch
 from agents.networks.team_state import make_team_state, memoryless_config
 from agents.ops.team_rows import by_agent, by_row

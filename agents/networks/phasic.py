@@ -112,7 +112,7 @@ def _divergences(leaf: LeafSpec) -> list[tuple[Callable[[Array, Array], Array], 
 
 def _categorical_divergence(p: Array, q: Array) -> Array:
     log_p, log_q = jax.nn.log_softmax(p), jax.nn.log_softmax(q)
-    # Logits of illegal values are finite (`agents/distributions/masking.py`): 0 times a number, never infinity.
+    # Logits of illegal values are finite (`agents/networks/distributions/masking.py`): 0 times a number, never infinity.
     return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 

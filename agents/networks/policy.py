@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agents.api import Array, Observation, Params
-from agents.distributions import Distribution
 from agents.networks.branch import HeadSize, make_branch
 from agents.networks.config import NetworkConfig, validate_no_sde
+from agents.networks.distributions import Distribution
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
 from envpool_bridge.spec.specs import EnvSpec

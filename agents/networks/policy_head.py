@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
-from agents.distributions import Distribution, distribution_for, find_mask, leaf_distributions, mask_logits
 from agents.networks.config import POLICY_LOG_STD_RANGE, NetworkConfig
+from agents.networks.distributions import Distribution, distribution_for, find_mask, leaf_distributions, mask_logits
 from agents.networks.state_dependent_noise import feature_log_std, feature_noise, initial_log_std
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, is_one_leaf

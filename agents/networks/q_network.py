@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
-from agents.distributions import find_mask
 from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
 from agents.networks.cores.recurrent import Core, make_core
+from agents.networks.distributions import find_mask
 from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
 from agents.networks.q_head import QHead
 from agents.networks.torsos.torso import TORSOS, apply_torso

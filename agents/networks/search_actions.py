@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, Array, Observation, Trajectory
-from agents.distributions import distribution_for, find_mask
+from agents.networks.distributions import distribution_for, find_mask
 from agents.ops.action_scaling import continuous_actions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec, is_one_leaf

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, Array, Mode, Observation
-from agents.distributions.masking import find_mask, mask_logits
+from agents.networks.distributions.masking import find_mask, mask_logits
 from agents.ops.action_scaling import continuous_actions
 from agents.ops.epsilon_greedy import select_action
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec

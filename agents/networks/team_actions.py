@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, Array
-from agents.distributions import mask_logits
+from agents.networks.distributions import mask_logits
 from agents.networks.team_values import num_team_actions
 from agents.ops.action_scaling import continuous_actions
 from envpool_bridge.errors import UserError

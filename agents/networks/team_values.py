@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
-from agents.distributions import find_mask
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
+from agents.networks.distributions import find_mask
 from agents.networks.mixer import Mixer
 from agents.networks.team_branch import make_team_branch
 from agents.ops.epsilon_greedy import select_action

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array, LearnerState, Metrics, Observation, Params, ReplayAgent, ReplayConfig, Sample
-from agents.distributions.masking import mask_logits
 from agents.dqn import DQN, DQNConfig, apply_gradient, bind_dqn, build_dqn, loss, n_step_returns, validate_memoryless
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions.masking import mask_logits
 from agents.networks.q_network import QNetwork, QOptions, make_q_network
 from agents.ops import validate
 from agents.ops.epsilon_greedy import select_action

@@ -9,9 +9,9 @@ from functools import partial
 import jax
 
 from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample
-from agents.distributions.masking import mask_logits
 from agents.dqn import DQN, DQNConfig, apply_gradient, bind_dqn, build_dqn, loss, n_step_returns, validate_memoryless
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions.masking import mask_logits
 from agents.ops import validate
 from agents.ops.epsilon_greedy import select_action
 from agents.ops.importance_weights import importance_weights

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Trajectory
-from agents.distributions import categorical
 from agents.networks.actor_critic import ActorCritic
+from agents.networks.distributions import categorical
 
 
 class Learned(NamedTuple):

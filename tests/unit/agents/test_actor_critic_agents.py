@@ -12,10 +12,10 @@ import pytest
 from agents import a2c, impala, reinforce
 from agents.a2c import A2CConfig, make_a2c
 from agents.api import Mode, Trajectory
-from agents.distributions import categorical
 from agents.impala import IMPALAConfig, make_impala
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import categorical
 from agents.ops.optimizers import OptimizerConfig
 from agents.ops.schedules import ScheduleConfig
 from agents.ops.vtrace import VTraceConfig

@@ -13,8 +13,8 @@ import pytest
 from agents import ppg
 from agents.api import Progress, Trajectory
 from agents.catalog import fill_sizes
-from agents.distributions import ILLEGAL, categorical, distribution_for
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import ILLEGAL, categorical, distribution_for
 from agents.networks.phasic import Phasic, PhasicOutputs, make_phasic, policy_divergence
 from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.phase_memory import PhaseMemory

@@ -12,9 +12,9 @@ import pytest
 
 from agents import ppo
 from agents.api import Mode, Trajectory
-from agents.distributions import categorical
 from agents.networks.actor_critic import ActorCritic, make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import categorical
 from agents.ops.minibatches import Batch
 from agents.ops.policy_gradient import SurrogateCoefficients
 from agents.ops.schedules import ScheduleConfig

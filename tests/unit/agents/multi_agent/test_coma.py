@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from agents.api import Mode, Trajectory
-from agents.distributions import categorical
 from agents.multi_agent import coma
 from agents.networks.coma import ComaNetworks, make_coma_networks, team_spec, team_view
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import categorical
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
 from agents.ops.gradient_steps import init_progress
 from envpool_bridge.errors import UserError

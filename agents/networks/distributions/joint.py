@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, Array
-from agents.distributions.distribution import Distribution
+from agents.networks.distributions.distribution import Distribution
 from envpool_bridge.spec.specs import SpecTree
 from envpool_bridge.spec.tree import leaves, unflatten
 

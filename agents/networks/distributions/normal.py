@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array
-from agents.distributions.distribution import Distribution
+from agents.networks.distributions.distribution import Distribution
 
 _LOG_2PI = 1.8378770664093453
 

@@ -3,12 +3,12 @@
 Each distribution is a bundle of pure functions of `parameters`, the output of the network's policy head.
 """
 
-from agents.distributions.categorical import categorical, multi_categorical
-from agents.distributions.distribution import Distribution
-from agents.distributions.for_spec import distribution_for, leaf_distributions
-from agents.distributions.joint import joint
-from agents.distributions.masking import ILLEGAL, find_mask, mask_logits
-from agents.distributions.normal import diagonal_normal, tanh_normal
+from agents.networks.distributions.categorical import categorical, multi_categorical
+from agents.networks.distributions.distribution import Distribution
+from agents.networks.distributions.for_spec import distribution_for, leaf_distributions
+from agents.networks.distributions.joint import joint
+from agents.networks.distributions.masking import ILLEGAL, find_mask, mask_logits
+from agents.networks.distributions.normal import diagonal_normal, tanh_normal
 
 __all__ = [
     "ILLEGAL",

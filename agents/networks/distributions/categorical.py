@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array
-from agents.distributions.distribution import Distribution
-from agents.distributions.masking import ILLEGAL
+from agents.networks.distributions.distribution import Distribution
+from agents.networks.distributions.masking import ILLEGAL
 
 
 def categorical(num_values: int) -> Distribution:

@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from agents import distributions
+from agents.networks import distributions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from agents.distributions.categorical import categorical, multi_categorical
-from agents.distributions.distribution import Distribution
-from agents.distributions.joint import joint
-from agents.distributions.normal import diagonal_normal, tanh_normal
+from agents.networks.distributions.categorical import categorical, multi_categorical
+from agents.networks.distributions.distribution import Distribution
+from agents.networks.distributions.joint import joint
+from agents.networks.distributions.normal import diagonal_normal, tanh_normal
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, is_one_leaf
 from envpool_bridge.spec.tree import Path, items, shown_path

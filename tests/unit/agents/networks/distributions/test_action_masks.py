@@ -8,9 +8,9 @@ import scipy.special
 import scipy.stats
 
 from agents.api import Mode
-from agents.distributions import ILLEGAL, categorical, find_mask, mask_logits, multi_categorical
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
+from agents.networks.distributions import ILLEGAL, categorical, find_mask, mask_logits, multi_categorical
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
