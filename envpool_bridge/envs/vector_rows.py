@@ -231,9 +231,9 @@ class VectorRows(GymnasiumRows):
     def _write_selected(self, rows: list[int], observations: list[Any], out: Out) -> None:
         """Writes and validates the newest observations of some rows."""
         newest = out.observation[0] if self._shares_finals else out.observation
-        written = self._writer.write_rows(rows, observations, newest, self._num_steps)
+        self._writer.write_rows(rows, observations, newest, self._num_steps)
         if rows and self._objects is None:
-            self._values.verify_rows(rows, written, self._num_steps)
+            self._values.verify_rows(rows, newest, self._num_steps)
 
     def _env_actions(self, action: Tree) -> Sequence[Any]:
         if self._object_actions is not None:
@@ -283,8 +283,8 @@ class VectorRows(GymnasiumRows):
                 self._reject_info(row, infos[row])
         if self._shares_finals:
             last = [observations[row] for row in ended]
-            finals = self._writer.write_rows(ended, last, self._final_observation, self._num_steps)
-            self._values.verify_rows(ended, finals, self._num_steps)
+            self._writer.write_rows(ended, last, self._final_observation, self._num_steps)
+            self._values.verify_rows(ended, self._final_observation, self._num_steps)
         for row in ended:
             ending = {"final_info": infos[row]} if infos[row] else {}
             if not self._shares_finals:
@@ -358,8 +358,7 @@ class _ObjectWriter(ObservationWriter):
         del out, step, strict
         self.newest = list(observations)
 
-    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> Tree:
+    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> None:
         del out, step
         for row, observation in zip(rows, observations, strict=True):
             self.newest[row] = observation
-        return tuple(observations)

@@ -376,9 +376,8 @@ class PoolVectorEnv(VectorEnv):
             ends: whether the episode of each of these rows ended, [N] bool.
         """
         infos = stack_infos(self._add_info, reports)
-        if self._shares_finals and True in ends.tolist():
-            finals = self._lanes.final_observations(lanes, np.flatnonzero(ends))
-            add_finals(infos, finals, ends, self.num_envs)
+        if self._shares_finals and len(ended := ends.nonzero()[0]):
+            add_finals(infos, self._lanes.final_observations(lanes, ended), ended, self.num_envs)
         return infos
 
     def _observations(self, lanes: Sequence[int], reports: list[Report]) -> Any:

@@ -1,7 +1,6 @@
 """Reports of rows, combined in the form that Gymnasium's vector environments return."""
 
 from collections.abc import Callable, Sequence
-from itertools import compress
 from typing import Any
 
 import cloudpickle
@@ -55,19 +54,19 @@ def _as_int(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
-def add_finals(infos: dict[str, Any], finals: Tree, ends: np.ndarray, num_envs: int) -> None:
+def add_finals(infos: dict[str, Any], finals: Tree, ended: np.ndarray, num_envs: int) -> None:
     """Adds final observations to infos, in the form of `VectorEnv._add_info`.
 
     Args:
         infos: changed in place; holds the final infos that are not empty.
         finals: final observations of the rows whose episode ended, [N, ...] a leaf.
-        ends: whether the episode of each row ended, [R] bool; true for N of them.
+        ended: indices of these rows, [N] int64.
         num_envs: length of the arrays in `infos`.
     """
     mask = np.zeros(num_envs, np.bool_)
-    mask[: len(ends)] = ends
+    mask[ended] = True
     each = np.empty(num_envs, dtype=object)  # of None
-    for row, final in zip(compress(range(num_envs), ends.tolist()), split(finals), strict=True):
+    for row, final in zip(ended.tolist(), split(finals), strict=True):
         each[row] = final
     infos.setdefault("final_info", {})
     infos["final_obs"], infos["_final_obs"], infos["_final_info"] = each, mask, mask.copy()

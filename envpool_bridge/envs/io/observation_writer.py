@@ -10,7 +10,7 @@ import numpy as np
 from envpool_bridge.envs.io import validation
 from envpool_bridge.spec.encoding import start_of
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, SpecTree
-from envpool_bridge.spec.tree import Path, Tree, is_dict, is_tuple, items, leaves, lookup, shown_path, take
+from envpool_bridge.spec.tree import Path, Tree, is_dict, is_tuple, items, leaves, lookup, shown_path
 
 _ARRAY = frozenset({np.ndarray})
 _INTEGERS = frozenset({int, np.int64, np.int32})
@@ -55,24 +55,17 @@ class ObservationWriter:
         for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
             writer.write(self._column(observations, path, step), target, step, strict)
 
-    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> Tree:
+    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> None:
         """Writes one observation for each of `rows`, N indices in [0, R); validates every type and shape.
 
         The arguments and exceptions are otherwise those of `write`.
-
-        Returns:
-            What was written, [N, *stored_shape] a leaf.
         """
         if self._only is not None:
-            joined = self._only.join_rows(observations)
-            if joined is not None:
-                out[rows] = joined
-                return joined
+            self._only.write_rows(rows, observations, out, step)
+            return
         self._require_structure(observations, step, rows)
         for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
-            for row, observation in zip(rows, observations, strict=True):
-                writer.write_row(row, lookup(observation, path), target, step)
-        return take(out, rows)
+            writer.write_rows(rows, [lookup(observation, path) for observation in observations], target, step)
 
     def write_history(self, age: int, observations: Sequence[Any], rows: Sequence[int], history: Tree) -> None:
         """Writes the observations of some rows `age` steps before their newest one into their history.
@@ -163,16 +156,10 @@ class _LeafWriter:
             return False
         return True
 
-    def join_rows(self, observations: Sequence[Any]) -> np.ndarray | None:
-        """Returns small arrays of the usual form, which are stored as they are, as one; None for others."""
-        if self._wide or not (self._joins and self._small):
-            return None
-        try:
-            if not self._has_usual_form(observations, strict=True):
-                return None
-            return np.frombuffer(b"".join(observations), self._dtype).reshape(-1, *self._shape)
-        except (AttributeError, BufferError, TypeError, ValueError):
-            return None
+    def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: np.ndarray, step: int) -> None:
+        """Writes the values of some rows."""
+        for row, observation in zip(rows, observations, strict=True):
+            self.write_row(row, observation, out, step)
 
     def _has_usual_form(self, observations: Sequence[Any], strict: bool) -> bool:
         count = len(observations)

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.envs.io.validation import ValueCheck
@@ -35,11 +36,10 @@ def test_write_rows_equals_write_for_these_rows(space, rows, seed):
     values, writer = [space.sample() for _ in ROW_IDS], ObservationWriter(spec, ROW_IDS)
     whole, part, chosen = target(spec), target(spec), sorted(rows)
     writer.write(values, whole, 1, strict=True)
-    written = writer.write_rows(chosen, [values[row] for row in chosen], part, 1)
+    writer.write_rows(chosen, [values[row] for row in chosen], part, 1)
     others = [row for row in range(4) if row not in rows]
-    for one, returned, all_rows in zip(leaves(part), leaves(written), leaves(whole), strict=True):
+    for one, all_rows in zip(leaves(part), leaves(whole), strict=True):
         np.testing.assert_array_equal(one[chosen], all_rows[chosen], strict=True)
-        np.testing.assert_array_equal(returned, all_rows[chosen], strict=True)
         assert not one[others].any()
 
 
@@ -81,15 +81,36 @@ def test_write_rows_names_the_row_of_a_bad_form(space, bad, problem):
 def test_verify_rows_names_the_row_of_a_bad_value(space, bad):
     check = ValueCheck(spec_of_spaces(space, ACTION, "e", 1), ROW_IDS)
     good = [0.5, 5.5]
-    check.verify_rows([1, 3], np.float32([good, good]), 7)
+    check.verify_rows([1, 3], np.float32([bad, good, bad, good]), 7)
     with pytest.raises(BadEnvOutputError, match="row 13, step 7: .*observation"):
-        check.verify_rows([1, 3], np.float32([good, bad]), 7)
+        check.verify_rows([1, 3], np.float32([good, good, good, bad]), 7)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), st.sampled_from(["float32", "float64", "int32", "uint8"]), st.booleans())
+def test_few_values_are_judged_as_many_are(data, dtype, is_bounded):
+    spec = spec_of_spaces(spaces.Box(3, 7, (2, 2), dtype), ACTION, "e", 1, keep_64_bits=True)
+    chosen = sorted(data.draw(st.sets(st.integers(0, 3), min_size=1)))
+    numbers = [2, 3, 5, 7, 8, *([np.nan, np.inf, -np.inf] if dtype.startswith("float") else [])]
+    values = np.array([data.draw(st.sampled_from(numbers)) for _ in range(16)], dtype).reshape(4, 2, 2)
+
+    def is_good(few_rows):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(validation, "_FEW_ROWS", few_rows)
+            try:
+                ValueCheck(spec, ROW_IDS, is_bounded).verify_rows(chosen, values, 7)
+            except BadEnvOutputError:
+                return False
+            return True
+
+    expected = np.isfinite(values[chosen]) & (not is_bounded or (values[chosen] >= 3) & (values[chosen] <= 7))
+    assert is_good(few_rows=8) == is_good(few_rows=0) == expected.all()
 
 
 def test_verify_rows_requires_a_legal_action():
     space = spaces.Dict(action_mask=spaces.MultiBinary(2), seen=spaces.Box(0.0, 1.0, (1,)))
     spec = dataclasses.replace(spec_of_spaces(space, ACTION, "e", 1), action_mask=("action_mask",))
-    masks = np.array([[1, 0], [0, 0]], np.int8)
-    observation = {"action_mask": masks, "seen": np.zeros((2, 1), np.float32)}
+    masks = np.array([[0, 0], [0, 0], [0, 0], [1, 0]], np.int8)
+    observation = {"action_mask": masks, "seen": np.zeros((4, 1), np.float32)}
     with pytest.raises(BadEnvOutputError, match="row 10, step 7: .*legal value"):
         ValueCheck(spec, ROW_IDS).verify_rows([3, 0], observation, 7)
