@@ -37,11 +37,7 @@ class A2CConfig(PolicyGradientConfig):
 
 
 def make_a2c(config: A2CConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
-    """Returns A2C for this environment and network.
-
-    Raises:
-        UserError: Environment and network do not fit.
-    """
+    """Returns A2C for this environment and network; raises UserError where they do not fit."""
     return make_policy_gradient_agent("a2c", config, spec, network, loss)
 
 

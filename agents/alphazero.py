@@ -31,6 +31,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.distributions import mask_logits
 from agents.networks.game import MASK, GameNetwork, make_game_network
 from agents.ops import validate
+from agents.ops.gradient_descent import descend
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, current_values, make_schedule
@@ -191,8 +192,7 @@ def update(
     """Returns the state after one gradient step, metrics, and equal priorities. `key` is unused."""
     del key
     grads, metrics = jax.grad(partial(loss, alphazero), has_aux=True)(state.params, sample.trajectory)
-    steps, opt_state = alphazero.optimizer.update(grads, state.opt_state, state.params, num_updates=state.num_updates)
-    params = optax.apply_updates(state.params, steps)
+    params, opt_state = descend(alphazero.optimizer, grads, state.opt_state, state.params, state.num_updates)
     metrics |= current_values({"learning_rate": alphazero.learning_rate}, state.num_updates)
     metrics["gradient/norm"] = optax.tree.norm(grads)
     return LearnerState(params, opt_state, state.num_updates), metrics, jnp.ones_like(sample.probability)

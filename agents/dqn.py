@@ -41,8 +41,8 @@ from agents.ops.importance_weights import importance_exponent_schedule, importan
 from agents.ops.n_step import NStepRewards, Transitions, first_transitions, n_step_rewards, take_steps
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
-from agents.ops.target_update import periodic
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
+from agents.ops.target_update import descend_with_target, init_target
 from agents.ops.value_distributions import ValueDistribution, ValueType, make_value_distribution
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
@@ -133,20 +133,6 @@ class DQNConfig:
             )
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class DQNExtra:
-    """Learner state of DQN apart from parameters and optimizer.
-
-    Attributes:
-        target: Parameters of the target network.
-        num_gradient_steps: int32 scalar, gradient steps taken so far.
-    """
-
-    target: Params
-    num_gradient_steps: Array
-
-
 class DQN(NamedTuple):
     """DQN or R2D2, bound to its configuration and an environment's spec.
 
@@ -203,7 +189,7 @@ def bind_dqn(dqn: DQN) -> ReplayAgent:
         data=Replay(
             config.replay,
             config.n_step,
-            sync_acting_params=partial(sync_epsilon, dqn),
+            sync_acting_params=partial(sync_scheduled, "epsilon", dqn.epsilon),
             initial_priority=partial(initial_priority, dqn) if config.initial_priority == "actor" else None,
         ),
     )
@@ -211,16 +197,8 @@ def bind_dqn(dqn: DQN) -> ReplayAgent:
 
 def build_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> DQN:
     """Returns the network, optimizer and schedules; raises UserError as `make_dqn` does."""
-    values = make_value_distribution(
-        config.value_type,
-        config.num_atoms,
-        config.v_min,
-        config.v_max,
-        config.huber_delta,
-        config.value_rescale_epsilon,
-    )
+    values, total = make_value_distribution(config), config.total_updates
     options = QOptions(values.num_outputs, config.dueling, config.noisy_sigma if config.noisy else None)
-    total, is_prioritized = config.total_updates, config.replay.priority_exponent > 0.0
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
     return DQN(
         config,
@@ -230,10 +208,7 @@ def build_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> DQN:
         epsilon_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_decay_fraction, total),
         learning_rate,
         importance_exponent_schedule(
-            config.importance_sampling_exponent,
-            total,
-            is_prioritized=is_prioritized,
-            final=config.importance_sampling_end,
+            config.replay, config.importance_sampling_exponent, total, config.importance_sampling_end
         ),
     )
 
@@ -241,15 +216,8 @@ def build_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> DQN:
 def init(dqn: DQN, key: Array) -> LearnerState:
     """Returns the initial learner state; the target network is a copy of the network. `key` is consumed."""
     network, zero = dqn.net.init(key), jnp.zeros((), jnp.int32)
-    # Copied: the state is donated, and no buffer may occur in it twice.
-    extra = DQNExtra(jax.tree.map(jnp.copy, network), jnp.copy(zero))
-    params = {"network": network, "epsilon": dqn.epsilon(zero)}
-    return LearnerState(params, dqn.optimizer.init(network), zero, extra)
-
-
-def sync_epsilon(dqn: DQN, state: LearnerState) -> LearnerState:
-    """Returns the state with the exploration rate of its number of updates in the parameters."""
-    return dataclasses.replace(state, params={**state.params, "epsilon": dqn.epsilon(state.num_updates)})
+    state = LearnerState({"network": network}, dqn.optimizer.init(network), zero, init_target(network))
+    return sync_scheduled("epsilon", dqn.epsilon, state)
 
 
 def initial_agent_state(dqn: DQN, num_rows: int) -> AgentState:
@@ -345,16 +313,9 @@ def loss(
 
 def apply_gradient(dqn: DQN, state: LearnerState, grads: Params) -> tuple[LearnerState, Metrics]:
     """Returns the state after one optimizer step, its target network copied when due, and metrics of the step."""
-    network = state.params["network"]
-    steps, opt_state = dqn.optimizer.update(grads, state.opt_state, network, num_updates=state.num_updates)
-    network = optax.apply_updates(network, steps)
-    count = state.extra.num_gradient_steps + 1
-    extra = DQNExtra(periodic(state.extra.target, network, count, dqn.config.target_update_period), count)
     metrics = current_values({"learning_rate": dqn.learning_rate}, state.num_updates)
-    metrics["exploration/epsilon"] = jnp.asarray(state.params["epsilon"], jnp.float32)
-    params = {**state.params, "network": network}
-    state = LearnerState(params, opt_state, state.num_updates, extra)
-    return state, metrics | {"gradient/norm": optax.tree.norm(grads)}
+    metrics |= {"exploration/epsilon": state.params["epsilon"], "gradient/norm": optax.tree.norm(grads)}
+    return descend_with_target(dqn.optimizer, grads, state, dqn.config.target_update_period), metrics
 
 
 def actor_td_errors(dqn: DQN, steps: Trajectory) -> Array:

@@ -28,8 +28,9 @@ from agents.api import (
     Sample,
     Trajectory,
 )
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, is_own_torso
 from agents.ops import validate
+from agents.ops.gradient_descent import descend
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.return_range import ReturnRange, follow_range, init_range, range_scale
 from agents.ops.returns import lambda_returns, weighted_mean
@@ -218,7 +219,7 @@ def make_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) -
 
 def build_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) -> Dreamer:
     """Returns networks and optimizer; raises UserError as `make_dreamer` does."""
-    if network.core != "none" or network.has_own_torso:
+    if network.core != "none" or is_own_torso(network.torso):
         raise UserError(
             f"Dreamer's world model encodes and remembers: expected network.core 'none' and a torso of the library, got "
             f"{network.core!r} and {network.torso!r}; set agent.model for other sizes"
@@ -286,10 +287,8 @@ def update(dreamer: Dreamer, state: LearnerState, sample: Sample, key: Array) ->
     grads, (return_range, metrics, priority) = gradient(params, extra, sample.trajectory, key)
     count = extra.num_gradient_steps + 1
     warmup = jnp.minimum(1.0, count / dreamer.config.warmup_steps)
-    steps, opt_state = dreamer.optimizer.update(
-        grads, state.opt_state, params, num_updates=state.num_updates, rate_scale=warmup
-    )
-    acting, others = split_params(optax.apply_updates(params, steps))
+    params, opt_state = descend(dreamer.optimizer, grads, state.opt_state, params, state.num_updates, warmup)
+    acting, others = split_params(params)
     slow_value = polyak(extra.slow_value, others["value"], dreamer.config.slow_value_tau)
     metrics |= current_values({"learning_rate": dreamer.learning_rate}, state.num_updates)
     metrics["gradient/norm"] = optax.tree.norm(grads)

@@ -36,11 +36,7 @@ class IMPALAConfig(PolicyGradientConfig):
 
 
 def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
-    """Returns IMPALA for this environment and network.
-
-    Raises:
-        UserError: Environment and network do not fit.
-    """
+    """Returns IMPALA for this environment and network; raises UserError where they do not fit."""
     return make_policy_gradient_agent("impala", config, spec, network, loss)
 
 

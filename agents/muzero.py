@@ -36,8 +36,8 @@ from agents.ops import validate
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
-from agents.ops.target_update import periodic
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
+from agents.ops.target_update import TargetNetwork, descend_with_target, init_target
 from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
 from agents.ops.unrolled_targets import UnrolledTargets, shortened_returns, unrolled_priorities, unrolled_targets
 from agents.search.gumbel import GumbelConfig
@@ -112,20 +112,6 @@ class MuZeroConfig:
         validate.not_negative(self, "value_coef", "reward_coef", "consistency_coef")
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class MuZeroExtra:
-    """Learner state of MuZero apart from parameters and optimizer.
-
-    Attributes:
-        target: Parameters of the target network.
-        num_gradient_steps: int32 scalar, gradient steps taken so far.
-    """
-
-    target: Params
-    num_gradient_steps: Array
-
-
 class MuZero(NamedTuple):
     """MuZero, bound to its configuration and an environment's spec.
 
@@ -174,7 +160,7 @@ def make_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) -> 
         data=Replay(
             config.replay,
             config.unroll_steps + config.n_step,
-            sync_acting_params=partial(sync_temperature, muzero),
+            sync_acting_params=partial(sync_scheduled, "temperature", muzero.temperature),
             initial_priority=partial(
                 unrolled_priorities, unroll_steps=config.unroll_steps, n_step=config.n_step, discount=config.discount
             ),
@@ -197,7 +183,6 @@ def build_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) ->
     )
     compared = make_consistency_network(config.latent_size, config.projection_size) if config.consistency_coef else None
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
-    is_prioritized = config.replay.priority_exponent > 0.0
     return MuZero(
         config,
         net,
@@ -207,7 +192,7 @@ def build_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) ->
         make_optimizer(config.optimizer, learning_rate),
         learning_rate,
         make_schedule(config.temperature_schedule, config.temperature, total),
-        importance_exponent_schedule(config.importance_sampling_exponent, total, is_prioritized=is_prioritized),
+        importance_exponent_schedule(config.replay, config.importance_sampling_exponent, total),
     )
 
 
@@ -216,16 +201,8 @@ def init(muzero: MuZero, key: Array) -> LearnerState:
     network, zero = muzero.net.init(key), jnp.zeros((), jnp.int32)
     if muzero.consistency is not None:
         network = {**network, "consistency": muzero.consistency.init(jax.random.fold_in(key, 1))}
-    # Copied: the state is donated, and no buffer may occur in it twice.
-    extra = MuZeroExtra(jax.tree.map(jnp.copy, network), jnp.copy(zero))
-    params = {"network": network, "temperature": jnp.asarray(muzero.temperature(zero), jnp.float32)}
-    return LearnerState(params, muzero.optimizer.init(network), zero, extra)
-
-
-def sync_temperature(muzero: MuZero, state: LearnerState) -> LearnerState:
-    """Returns the state with the temperature of its number of updates in the parameters."""
-    temperature = jnp.asarray(muzero.temperature(state.num_updates), jnp.float32)
-    return dataclasses.replace(state, params={**state.params, "temperature": temperature})
+    state = LearnerState({"network": network}, muzero.optimizer.init(network), zero, init_target(network))
+    return sync_scheduled("temperature", muzero.temperature, state)
 
 
 def act(
@@ -255,8 +232,10 @@ def update(muzero: MuZero, state: LearnerState, sample: Sample, key: Array) -> t
     importance = importance_weights(sample.probability, targets.known[0], muzero.beta(state.num_updates))
     gradient = jax.grad(partial(loss, muzero), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], window, targets, importance)
-    state, step_metrics = apply_gradient(muzero, state, grads)
-    return state, metrics | step_metrics, priority
+    metrics |= current_values({"learning_rate": muzero.learning_rate}, state.num_updates)
+    metrics["gradient/norm"] = optax.tree.norm(grads)
+    state = descend_with_target(muzero.optimizer, grads, state, muzero.config.target_update_period)
+    return state, metrics, priority
 
 
 def value_targets(muzero: MuZero, target: Params, window: Trajectory, num_updates: Array) -> UnrolledTargets:
@@ -324,19 +303,7 @@ def policy_loss(muzero: MuZero, policy: Array, extras: dict[str, Array], k: int)
     return -jnp.sum(extras["search_policy"][k] * muzero.actions.log_probs(policy, choices), axis=-1)
 
 
-def apply_gradient(muzero: MuZero, state: LearnerState, grads: Params) -> tuple[LearnerState, Metrics]:
-    """Returns the state after one optimizer step, its target network copied when due, and metrics of the step."""
-    network = state.params["network"]
-    steps, opt_state = muzero.optimizer.update(grads, state.opt_state, network, num_updates=state.num_updates)
-    network = optax.apply_updates(network, steps)
-    count = state.extra.num_gradient_steps + 1
-    extra = MuZeroExtra(periodic(state.extra.target, network, count, muzero.config.target_update_period), count)
-    metrics = current_values({"learning_rate": muzero.learning_rate}, state.num_updates)
-    metrics["gradient/norm"] = optax.tree.norm(grads)
-    return LearnerState({**state.params, "network": network}, opt_state, state.num_updates, extra), metrics
-
-
-def reanalyze(muzero: MuZero, params: Params, extra: MuZeroExtra, sample: Sample, key: Array) -> Sample:
+def reanalyze(muzero: MuZero, params: Params, extra: TargetNetwork, sample: Sample, key: Array) -> Sample:
     """Returns the sample with new search policies in a share of its windows, by the target network (appendix H)."""
     del params
     window, num_states = sample.trajectory, muzero.config.unroll_steps + 1

@@ -137,8 +137,7 @@ class PPOConfig:
         validate.not_negative(self, "max_staleness", "value_coef", "entropy_coef")
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")
-        if not 0.0 < self.value_normalization_step <= 1.0:
-            raise UserError(f"value_normalization_step must lie in (0, 1]: got {self.value_normalization_step}")
+        validate.fraction(self, "value_normalization_step", above_zero=True)
         if self.adaptive_kl is not None and self.num_gradient_steps == 1:
             raise UserError("adaptive_kl needs at least 2 gradient steps of an update: the KL of the first is 0")
         chunked_unroll.validate_chunk_sizes(self.chunk_length, self.burn_in)

@@ -19,25 +19,12 @@ from agents.api import (
     LearnerState,
     Metrics,
     Params,
-    Replay,
     ReplayAgent,
     ReplayConfig,
     Sample,
     Trajectory,
 )
-from agents.dqn import (
-    ACTOR_VALUES,
-    DQN,
-    DQNConfig,
-    act,
-    actor_td_errors,
-    apply_gradient,
-    build_dqn,
-    init,
-    initial_agent_state,
-    n_step_returns,
-    sync_epsilon,
-)
+from agents.dqn import DQN, DQNConfig, actor_td_errors, apply_gradient, bind_dqn, build_dqn, n_step_returns
 from agents.networks.config import NetworkConfig
 from agents.ops import validate
 from agents.ops.epsilon_greedy import greedy, select_action
@@ -115,21 +102,14 @@ def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> Repl
             "R2D2 learns what a memory does: expected network.core 'lstm', 'gru' or 'gtrxl', got 'none'; use it, or DQN"
         )
     dqn = build_dqn(config, spec, network)
-    agent = ReplayAgent(
-        name="r2d2",
-        init=partial(init, dqn),
-        initial_agent_state=partial(initial_agent_state, dqn),
-        act=partial(act, dqn),
-        update=partial(update, config, dqn),
-        extras=ACTOR_VALUES if config.initial_priority == "actor" else {},
-        data=Replay(
-            config.replay,
-            config.window_length,
-            stride=config.stride,
-            sync_acting_params=partial(sync_epsilon, dqn),
-            initial_priority=partial(initial_priority, config, dqn) if config.initial_priority == "actor" else None,
-        ),
+    agent = bind_dqn(dqn)
+    data = dataclasses.replace(
+        agent.data,
+        sequence_length=config.window_length,
+        stride=config.stride,
+        initial_priority=partial(initial_priority, config, dqn) if config.initial_priority == "actor" else None,
     )
+    agent = agent._replace(name="r2d2", update=partial(update, config, dqn), data=data)
     return with_normalized_samples(agent, spec, config.normalize_observations)
 
 

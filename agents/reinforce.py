@@ -42,11 +42,7 @@ class REINFORCEConfig(PolicyGradientConfig):
 
 
 def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
-    """Returns REINFORCE for this environment and network.
-
-    Raises:
-        UserError: Environment and network do not fit.
-    """
+    """Returns REINFORCE for this environment and network; raises UserError where they do not fit."""
     if not (config.baseline or config.bootstrap):
         config = dataclasses.replace(config, value_coef=0.0)
     return make_policy_gradient_agent("reinforce", config, spec, network, loss)

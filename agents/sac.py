@@ -28,7 +28,7 @@ from agents.api import (
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.continuous_actors import SquashedActor, make_squashed_actor, squash
-from agents.networks.critics import CriticEnsemble, make_critics
+from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.ops import validate
 from agents.ops.action_scaling import (
     ContinuousActions,
@@ -41,9 +41,8 @@ from agents.ops.importance_weights import importance_exponent_schedule, importan
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
-from agents.ops.td_errors import ensemble_squared_error
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -157,18 +156,22 @@ class SAC(NamedTuple):
 
 def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a SAC agent; raises UserError where configuration, environment and network do not fit."""
-    sac = build_sac(config, spec, network)
-    sync = partial(sync_random_acting, config.random_updates)
-    agent = ReplayAgent(
+    agent = bind_sac(build_sac(config, spec, network))
+    return with_normalized_samples(agent, spec, config.normalize_observations)
+
+
+def bind_sac(sac: SAC) -> ReplayAgent:
+    """Returns the agent of a bound SAC, for observations as they are."""
+    sync = partial(sync_random_acting, sac.config.random_updates)
+    return ReplayAgent(
         name="sac",
         init=partial(init, sac),
         initial_agent_state=sac.actor.initial_state,
         act=partial(act, sac),
         update=partial(update, sac),
         extras={},
-        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
+        data=Replay(sac.config.replay, sequence_length=sac.config.n_step, sync_acting_params=sync),
     )
-    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:
@@ -187,19 +190,8 @@ def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:
         make_squashed_actor(network, spec, actions.size),
         make_critics(network, spec, actions.size, config.num_critics),
         -float(actions.size) if config.target_entropy is None else config.target_entropy,
-        importance_exponent_schedule(
-            config.importance_sampling_exponent,
-            config.total_updates,
-            is_prioritized=config.replay.priority_exponent > 0.0,
-        ),
-        {
-            name: make_schedule(config.learning_rate_schedule, rate, config.total_updates)
-            for name, rate in (
-                ("actor", config.actor_learning_rate),
-                ("critic", config.critic_learning_rate),
-                ("temperature", config.temperature_learning_rate),
-            )
-        },
+        importance_exponent_schedule(config.replay, config.importance_sampling_exponent, config.total_updates),
+        learning_rates(config, "actor", "critic", "temperature"),
     )
 
 
@@ -221,8 +213,7 @@ def init(sac: SAC, key: Array) -> LearnerState:
     opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(sac).items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     extra = SACExtra(critic, jax.tree.map(jnp.copy, critic), log_temperature, jnp.zeros((), jnp.int32))
-    params = {"actor": actor, "acts_uniformly": jnp.ones((), bool)}
-    state = LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
+    state = LearnerState({"actor": actor}, opt_state, jnp.zeros((), jnp.int32), extra)
     return sync_random_acting(sac.config.random_updates, state)
 
 
@@ -249,7 +240,7 @@ def act(
 def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[LearnerState, Metrics, Array]:
     """Returns the state after one gradient step, metrics, and the windows' priorities. `key` is consumed.
 
-    The critics learn first, and the targets follow. The actor and the temperature learn then, at every `policy_delay`-th step.
+    The critics learn first (eq. 5), and their targets follow. Actor and temperature learn then, at every `policy_delay`-th step.
     Priorities are the mean absolute errors of the critics, in reward units; 0 of a window whose first step only resets.
     """
     target_key, actor_key = jax.random.split(key)
@@ -258,10 +249,11 @@ def update(sac: SAC, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     importance = importance_weights(sample.probability, batch.weight, sac.beta(state.num_updates))
 
     target = soft_targets(sac, state.params["actor"], state.extra, batch, target_key)
-    loss = partial(critic_loss, sac, batch=batch, target=target, importance=importance)
+    loss = partial(critic_loss, sac.critics, batch=batch, target=target, importance=importance)
     state, error, metrics = update_critics(sac, state, loss)
     state, actor_metrics = update_actor_when_due(sac, state, batch, actor_key)
-    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+    metrics |= actor_metrics | {"value/target": weighted_mean(target, batch.weight)}
+    return state, metrics, jnp.mean(jnp.abs(error), axis=0)
 
 
 def update_critics(sac: SAC, state: LearnerState, loss: CriticLossFn) -> tuple[LearnerState, Array, Metrics]:
@@ -332,20 +324,6 @@ def target_values(sac: SAC, extra: SACExtra, observation: Observation, action: A
         drawn = jax.random.choice(key, sac.config.num_critics, (count,), replace=False)
         target = jax.tree.map(lambda leaf: leaf[drawn], target)
     return jnp.min(sac.critics.values(target, observation, action), axis=0)
-
-
-def critic_loss(
-    sac: SAC, critic: Params, batch: Transitions, target: Array, importance: Array
-) -> tuple[Array, tuple[Array, Metrics]]:
-    """Returns half the mean squared error, summed over critics (eq. 5); the errors [E, N]; and metrics."""
-    value = sac.critics.values(critic, batch.observation, batch.action)
-    loss, error = ensemble_squared_error(value, target, batch.weight, importance)
-    metrics = {
-        "loss/critic": loss,
-        "value/mean": weighted_mean(jnp.mean(value, axis=0), batch.weight),
-        "value/target": weighted_mean(target, batch.weight),
-    }
-    return loss, (error, metrics)
 
 
 def actor_loss(

@@ -34,8 +34,8 @@ from agents.ops import validate
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
-from agents.ops.target_update import periodic
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
+from agents.ops.target_update import descend_with_target, init_target
 from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
 from agents.ops.unrolled_targets import UnrolledTargets, scale_gradient, unrolled_priorities, unrolled_targets
 from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
@@ -101,20 +101,6 @@ class StochasticMuZeroConfig:
         validate.not_negative(self, "value_coef", "reward_coef", "outcome_coef", "commitment_coef")
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class StochasticMuZeroExtra:
-    """Learner state of Stochastic MuZero apart from parameters and optimizer.
-
-    Attributes:
-        target: Parameters of the target network.
-        num_gradient_steps: int32 scalar, gradient steps taken so far.
-    """
-
-    target: Params
-    num_gradient_steps: Array
-
-
 class StochasticMuZero(NamedTuple):
     """Stochastic MuZero, bound to its configuration and an environment's spec.
 
@@ -159,7 +145,7 @@ def make_stochastic_muzero(config: StochasticMuZeroConfig, spec: EnvSpec, networ
         data=Replay(
             config.replay,
             config.unroll_steps + config.n_step,
-            sync_acting_params=partial(sync_temperature, muzero),
+            sync_acting_params=partial(sync_scheduled, "temperature", muzero.temperature),
             initial_priority=partial(unrolled_priorities, **unroll),
         ),
     )
@@ -179,7 +165,6 @@ def build_stochastic_muzero(config: StochasticMuZeroConfig, spec: EnvSpec, netwo
         num_atoms=num_atoms(config.value_limit),
     )
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
-    is_prioritized = config.replay.priority_exponent > 0.0
     return StochasticMuZero(
         config,
         net,
@@ -187,25 +172,15 @@ def build_stochastic_muzero(config: StochasticMuZeroConfig, spec: EnvSpec, netwo
         make_optimizer(config.optimizer, learning_rate),
         learning_rate,
         make_schedule(config.temperature_schedule, config.temperature, config.total_updates),
-        importance_exponent_schedule(
-            config.importance_sampling_exponent, config.total_updates, is_prioritized=is_prioritized
-        ),
+        importance_exponent_schedule(config.replay, config.importance_sampling_exponent, config.total_updates),
     )
 
 
 def init(muzero: StochasticMuZero, key: Array) -> LearnerState:
     """Returns the initial learner state; the target network is a copy of the network. `key` is consumed."""
     network, zero = muzero.net.init(key), jnp.zeros((), jnp.int32)
-    # Copied: the state is donated, and no buffer may occur in it twice.
-    extra = StochasticMuZeroExtra(jax.tree.map(jnp.copy, network), jnp.copy(zero))
-    params = {"network": network, "temperature": jnp.asarray(muzero.temperature(zero), jnp.float32)}
-    return LearnerState(params, muzero.optimizer.init(network), zero, extra)
-
-
-def sync_temperature(muzero: StochasticMuZero, state: LearnerState) -> LearnerState:
-    """Returns the state with the temperature of its number of updates in the parameters."""
-    temperature = jnp.asarray(muzero.temperature(state.num_updates), jnp.float32)
-    return dataclasses.replace(state, params={**state.params, "temperature": temperature})
+    state = LearnerState({"network": network}, muzero.optimizer.init(network), zero, init_target(network))
+    return sync_scheduled("temperature", muzero.temperature, state)
 
 
 def act(
@@ -278,8 +253,10 @@ def update(
     importance = importance_weights(sample.probability, targets.known[0], muzero.beta(state.num_updates))
     gradient = jax.grad(partial(loss, muzero), has_aux=True)
     grads, (metrics, priority) = gradient(state.params["network"], window, targets, importance, outcome_key)
-    state, step_metrics = apply_gradient(muzero, state, grads)
-    return state, metrics | step_metrics, priority
+    metrics |= current_values({"learning_rate": muzero.learning_rate}, state.num_updates)
+    metrics["gradient/norm"] = optax.tree.norm(grads)
+    state = descend_with_target(muzero.optimizer, grads, state, muzero.config.target_update_period)
+    return state, metrics, priority
 
 
 def value_targets(muzero: StochasticMuZero, target: Params, window: Trajectory) -> UnrolledTargets:
@@ -366,17 +343,3 @@ def encoded_outcomes(
 def num_used(outcomes: Array, acted: Array) -> Array:
     """Returns the number of outcomes that occur in one-hot outcomes [K, N, C] where `acted` [K, N] is 1."""
     return jnp.sum(jnp.any((outcomes > 0.5) & (acted[..., None] > 0), axis=(0, 1))).astype(jnp.float32)
-
-
-def apply_gradient(muzero: StochasticMuZero, state: LearnerState, grads: Params) -> tuple[LearnerState, Metrics]:
-    """Returns the state after one optimizer step, its target network copied when due, and metrics of the step."""
-    network = state.params["network"]
-    steps, opt_state = muzero.optimizer.update(grads, state.opt_state, network, num_updates=state.num_updates)
-    network = optax.apply_updates(network, steps)
-    count = state.extra.num_gradient_steps + 1
-    extra = StochasticMuZeroExtra(
-        periodic(state.extra.target, network, count, muzero.config.target_update_period), count
-    )
-    metrics = current_values({"learning_rate": muzero.learning_rate}, state.num_updates)
-    metrics["gradient/norm"] = optax.tree.norm(grads)
-    return LearnerState({**state.params, "network": network}, opt_state, state.num_updates, extra), metrics

@@ -28,7 +28,7 @@ from agents.api import (
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.continuous_actors import DeterministicActor, make_deterministic_actor
-from agents.networks.critics import CriticEnsemble, make_critics
+from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.ops import validate
 from agents.ops.action_scaling import (
     ContinuousActions,
@@ -37,14 +37,13 @@ from agents.ops.action_scaling import (
     sync_random_acting,
     uniform_actions,
 )
-from agents.ops.gradient_descent import step_when_due
+from agents.ops.gradient_descent import descend, step_when_due
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
-from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.optimizers import OptimizerConfig, make_optimizer, make_optimizers
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
-from agents.ops.td_errors import ensemble_squared_error
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -156,18 +155,22 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
     Raises:
         UserError: Configuration, environment and network do not fit.
     """
-    td3 = build_td3(config, spec, network, name)
-    sync = partial(sync_random_acting, config.random_updates)
-    agent = ReplayAgent(
+    agent = bind_td3(build_td3(config, spec, network, name), name)
+    return with_normalized_samples(agent, spec, config.normalize_observations)
+
+
+def bind_td3(td3: TD3, name: str) -> ReplayAgent:
+    """Returns the agent of a bound TD3, for observations as they are."""
+    sync = partial(sync_random_acting, td3.config.random_updates)
+    return ReplayAgent(
         name=name,
         init=partial(init, td3),
         initial_agent_state=lambda num_rows: (),
         act=partial(act, td3),
         update=partial(update, td3),
         extras={},
-        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
+        data=Replay(td3.config.replay, sequence_length=td3.config.n_step, sync_acting_params=sync),
     )
-    return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
 def build_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> TD3:
@@ -179,33 +182,21 @@ def build_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: st
         actions,
         make_deterministic_actor(network, spec, actions.size),
         make_critics(network, spec, actions.size, config.num_critics),
-        importance_exponent_schedule(
-            config.importance_sampling_exponent,
-            config.total_updates,
-            is_prioritized=config.replay.priority_exponent > 0.0,
-        ),
-        {
-            name: make_schedule(config.learning_rate_schedule, rate, config.total_updates)
-            for name, rate in (("actor", config.actor_learning_rate), ("critic", config.critic_learning_rate))
-        },
+        importance_exponent_schedule(config.replay, config.importance_sampling_exponent, config.total_updates),
+        learning_rates(config, "actor", "critic"),
     )
-
-
-def optimizers(td3: TD3) -> dict[str, optax.GradientTransformationExtraArgs]:
-    """Returns the optimizers of actor and critics."""
-    return {name: make_optimizer(td3.config.optimizer, rate) for name, rate in td3.rates.items()}
 
 
 def init(td3: TD3, key: Array) -> LearnerState:
     """Returns the initial learner state. `key` is consumed."""
     actor_key, critic_key = jax.random.split(key)
     learned = {"actor": td3.actor.init(actor_key), "critic": td3.critics.init(critic_key)}
-    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(td3).items()}
+    optimizers = make_optimizers(td3.config.optimizer, td3.rates)
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers.items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     target = jax.tree.map(jnp.copy, learned)
     extra = TD3Extra(learned["critic"], target["critic"], target["actor"], jnp.zeros((), jnp.int32))
-    params = {"actor": learned["actor"], "acts_uniformly": jnp.ones((), bool)}
-    state = LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
+    state = LearnerState({"actor": learned["actor"]}, opt_state, jnp.zeros((), jnp.int32), extra)
     return sync_random_acting(td3.config.random_updates, state)
 
 
@@ -251,13 +242,12 @@ def update_critic(
 ) -> tuple[LearnerState, Array, Metrics]:
     """Returns the state after one gradient step of the critics, their errors [E, N], and metrics."""
     extra: TD3Extra = state.extra
-    grads, (error, metrics) = jax.grad(partial(critic_loss, td3), has_aux=True)(extra.critic, batch, target, importance)
-    steps, critic_opt = optimizers(td3)["critic"].update(
-        grads, state.opt_state["critic"], extra.critic, num_updates=state.num_updates
-    )
-    metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
+    gradient = jax.grad(partial(critic_loss, td3.critics), has_aux=True)
+    grads, (error, metrics) = gradient(extra.critic, batch, target, importance)
+    optimizer = make_optimizer(td3.config.optimizer, td3.rates["critic"])
+    critic, critic_opt = descend(optimizer, grads, state.opt_state["critic"], extra.critic, state.num_updates)
+    metrics |= {"value/target": weighted_mean(target, batch.weight), "gradient/critic_norm": optax.tree.norm(grads)}
     metrics |= current_values({"learning_rate": td3.rates["actor"]}, state.num_updates)
-    critic = optax.apply_updates(extra.critic, steps)
     extra = dataclasses.replace(extra, critic=critic, num_gradient_steps=extra.num_gradient_steps + 1)
     state = dataclasses.replace(state, extra=extra, opt_state={**state.opt_state, "critic": critic_opt})
     return state, error, metrics
@@ -282,10 +272,8 @@ def update_actor_and_targets(
     """Returns the state after one gradient step of the actor and one step of all targets; and metrics before the step."""
     extra, actor, tau = state.extra, state.params["actor"], td3.config.tau
     grads, metrics = jax.grad(loss, has_aux=True)(actor, extra.critic, batch)
-    steps, actor_opt = optimizers(td3)["actor"].update(
-        grads, state.opt_state["actor"], actor, num_updates=state.num_updates
-    )
-    actor = optax.apply_updates(actor, steps)
+    optimizer = make_optimizer(td3.config.optimizer, td3.rates["actor"])
+    actor, actor_opt = descend(optimizer, grads, state.opt_state["actor"], actor, state.num_updates)
     extra = dataclasses.replace(
         extra,
         target_critic=polyak(extra.target_critic, extra.critic, tau),
@@ -310,20 +298,6 @@ def smoothed_actions(td3: TD3, target_actor: Params, observation: Observation, k
         noise = jnp.clip(td3.config.target_noise * jax.random.normal(key, action.shape), -clip, clip)
         action = jnp.clip(action + noise, -1.0, 1.0)
     return action
-
-
-def critic_loss(
-    td3: TD3, critic: Params, batch: Transitions, target: Array, importance: Array
-) -> tuple[Array, tuple[Array, Metrics]]:
-    """Returns half the mean squared error, summed over critics; the errors [E, N]; and metrics."""
-    value = td3.critics.values(critic, batch.observation, batch.action)
-    loss, error = ensemble_squared_error(value, target, batch.weight, importance)
-    metrics = {
-        "loss/critic": loss,
-        "value/mean": weighted_mean(jnp.mean(value, axis=0), batch.weight),
-        "value/target": weighted_mean(target, batch.weight),
-    }
-    return loss, (error, metrics)
 
 
 def actor_loss(td3: TD3, actor: Params, critic: Params, batch: Transitions) -> tuple[Array, Metrics]:

@@ -1,4 +1,4 @@
-"""Restart limits and timeouts of the worker supervisor."""
+"""Options of a pool: its rows, and restart limits and timeouts of its workers."""
 
 import dataclasses
 from collections import deque
@@ -57,6 +57,34 @@ class SupervisorOptions:
             raise UserError(f"min_alive_fraction must be between 0 and 1: got {self.min_alive_fraction}")
         if self.bad_env_output not in ("raise", "drop_episode"):
             raise UserError(f"bad_env_output must be 'raise' or 'drop_episode': got {self.bad_env_output!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolOptions:
+    """Position of a pool's rows in a run, and options for its workers.
+
+    Attributes:
+        run_seed: derives a seed for every episode of every row; None seeds as Gymnasium does.
+        keep_infos: makes `infos` available; costs a pickle for every step with non-empty infos.
+        verify_every: number of steps whose values (finite, in range) are validated together, at the latest when their
+            slot is full. 1 validates each step before it is published.
+        first_sequence: first slot sequence; a resumed run starts at a later one.
+        first_row: index in the run of this pool's first row, for seeds and messages.
+        cores: cores that workers are pinned to in turn, out of those this process may use; () leaves it to the kernel.
+        supervision: options for failing workers and environments.
+        journal: "MODULE:DIRECTORY" of a journal of every step (`envpool_bridge.faults.journal`); "" for no journal.
+        stages: stage of resets in each of the first slots, and after them; () for the spec's.
+    """
+
+    run_seed: int | None = None
+    keep_infos: bool = False
+    verify_every: int = 16  # a check of one step costs as much as one of sixteen
+    first_sequence: int = 0
+    first_row: int = 0
+    cores: tuple[int, ...] = ()
+    supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
+    journal: str = ""
+    stages: tuple[int, ...] = ()
 
 
 _FIRST_BACKOFF_SECONDS = 0.05

@@ -1,7 +1,6 @@
 """EnvPool: worker processes of environments and the ring they write into."""
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
@@ -18,7 +17,7 @@ from envpool_bridge.envs.protocol import GymnasiumReset, ResetRequest
 from envpool_bridge.errors import PoolClosedError
 from envpool_bridge.faults import failpoint
 from envpool_bridge.faults.journal import open_learner_journal
-from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.options import PoolOptions
 from envpool_bridge.shm import segment as shared_segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import PoolShape, make_layout
@@ -35,34 +34,6 @@ from envpool_bridge.worker.worker import WorkerConfig
 # The core is yielded at every turn, which costs less than a sleep and a wake-up (docs/reference/ring_protocol.md).
 _SPIN_SECONDS = 500e-6
 _START_POLL_SECONDS = 0.01
-
-
-@dataclasses.dataclass(frozen=True)
-class PoolOptions:
-    """Position of a pool's rows in a run, and options for its workers.
-
-    Attributes:
-        run_seed: derives a seed for every episode of every row; None seeds as Gymnasium does.
-        keep_infos: makes `infos` available; costs a pickle for every step with non-empty infos.
-        verify_every: number of steps whose values (finite, in range) are validated together, at the latest when their
-            slot is full. 1 validates each step before it is published.
-        first_sequence: first slot sequence; a resumed run starts at a later one.
-        first_row: index in the run of this pool's first row, for seeds and messages.
-        cores: cores that workers are pinned to in turn, out of those this process may use; () leaves it to the kernel.
-        supervision: options for failing workers and environments.
-        journal: "MODULE:DIRECTORY" of a journal of every step (`envpool_bridge.faults.journal`); "" for no journal.
-        stages: stage of resets in each of the first slots, and after them; () for the spec's.
-    """
-
-    run_seed: int | None = None
-    keep_infos: bool = False
-    verify_every: int = 16  # a check of one step costs as much as one of sixteen
-    first_sequence: int = 0
-    first_row: int = 0
-    cores: tuple[int, ...] = ()
-    supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
-    journal: str = ""
-    stages: tuple[int, ...] = ()
 
 
 _OPEN: "weakref.WeakSet[EnvPool]" = weakref.WeakSet()  # every pool of this process that is not closed
@@ -214,16 +185,9 @@ class EnvPool:
             run_id=self._segment.run_id,
             worker=-1,
             source=self._source,
-            run_seed=options.run_seed,
-            keep_infos=options.keep_infos,
+            options=options,
             resets=(),
             spin_seconds=spin_seconds,
-            verify_every=options.verify_every,
-            supervision=options.supervision,
-            journal=options.journal,
-            first_sequence=self._first_sequence,
-            first_row=options.first_row,
-            cores=options.cores,
             local_policy=local_policy.factory if local_policy is not None else b"",
         )
         by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]

@@ -21,7 +21,7 @@ from jaxsrl.cluster.collectors import ClusterCollectors
 from jaxsrl.cluster.learners.collectors import ProcessCollectors
 from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
 from jaxsrl.cluster.learners.processes import learner_processes
-from jaxsrl.cluster.placement import OpenEngine, place_run
+from jaxsrl.cluster.placement import Placement, place_run
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.envs.registry import make_env
@@ -58,7 +58,7 @@ from jaxsrl.training.preflight import (
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.step_recorder import check_recording
 from jaxsrl.training.stop_rules import stop_rules, with_gradient_budget
-from jaxsrl.training.train import train
+from jaxsrl.training.train import TrainingLoop
 from jaxsrl.training.trainable import Trainable
 
 
@@ -100,7 +100,7 @@ def run(
     source = make_env(env)
     callbacks = [*make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
     spec = spec or source.spec()
-    plan = add_agent_fragments(plan, agent, config.local_replay_memory, *config.replay.preparation)
+    plan = add_agent_fragments(plan, agent, config.replay)
     identity = make_identity(agent, experiment, config, spec)
     path = Path(config.directory) / run_name(config, agent, spec)
     with contextlib.ExitStack() as held:
@@ -120,7 +120,7 @@ def run(
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
-            report = train(setup, _make_trainable(setup, coordinator, placement.open_engine), coordinator, callbacks)
+            report = TrainingLoop(setup, _make_trainable(setup, coordinator, placement), coordinator, callbacks).run()
             if processes is not None:
                 state = jax.device_get(report.state)  # host arrays, which this process can use without the others
                 report = dataclasses.replace(report, state=state, wrote_directory=coordinator.is_main)
@@ -194,7 +194,8 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
     return [*callbacks, *stop_rules(config), Control()]
 
 
-def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, open_engine: OpenEngine | None) -> Trainable:
+def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, placement: Placement) -> Trainable:
+    open_engine = placement.open_engine
     if setup.plan.is_offline:
         return OfflineTrainable(setup)
     if runs_on_device(setup.plan) and isinstance(setup.agent, Agent):

@@ -31,10 +31,11 @@ from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_ne
 from agents.networks.team_actions import TeamActions, make_team_actions
 from agents.ops import validate
 from agents.ops.action_scaling import sync_random_acting
+from agents.ops.gradient_descent import descend
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
-from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.optimizers import OptimizerConfig, make_optimizers
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
 from agents.ops.team_rows import by_agent
 from envpool_bridge.spec.specs import EnvSpec
@@ -151,16 +152,8 @@ def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> 
     validate_plain_network("MADDPG", network)
     actions = make_team_actions(spec, config.exploration_noise, config.temperature)
     net = make_maddpg_networks(network, spec, actions.size, shared=config.share_parameters)
-    beta = importance_exponent_schedule(
-        config.importance_sampling_exponent,
-        config.total_updates,
-        is_prioritized=config.replay.priority_exponent > 0.0,
-    )
-    initial = {"actor": config.actor_learning_rate, "critic": config.critic_learning_rate}
-    rates = {
-        name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in initial.items()
-    }
-    maddpg = MADDPG(config, spec.rows_per_env, net, actions, beta, rates)
+    beta = importance_exponent_schedule(config.replay, config.importance_sampling_exponent, config.total_updates)
+    maddpg = MADDPG(config, spec.rows_per_env, net, actions, beta, learning_rates(config, "actor", "critic"))
     sync = partial(sync_random_acting, config.random_updates)
     return ReplayAgent(
         name="maddpg",
@@ -173,21 +166,16 @@ def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> 
     )
 
 
-def optimizers(maddpg: MADDPG) -> dict[str, optax.GradientTransformationExtraArgs]:
-    """Returns the optimizers of actors and critics."""
-    return {name: make_optimizer(maddpg.config.optimizer, rate) for name, rate in maddpg.rates.items()}
-
-
 def init(maddpg: MADDPG, key: Array) -> LearnerState:
     """Returns the initial learner state. `key` is consumed."""
     actor_key, critic_key = jax.random.split(key)
     learned = {"actor": maddpg.net.init_policy(actor_key), "critic": maddpg.net.init_critic(critic_key)}
-    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(maddpg).items()}
+    optimizers = make_optimizers(maddpg.config.optimizer, maddpg.rates)
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers.items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     target = jax.tree.map(jnp.copy, learned)
     extra = MADDPGExtra(learned["critic"], target["actor"], target["critic"], jnp.zeros((), jnp.int32))
-    params = {"actor": learned["actor"], "acts_uniformly": jnp.ones((), bool)}
-    state = LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
+    state = LearnerState({"actor": learned["actor"]}, opt_state, jnp.zeros((), jnp.int32), extra)
     return sync_random_acting(maddpg.config.random_updates, state)
 
 
@@ -218,26 +206,24 @@ def update(maddpg: MADDPG, state: LearnerState, sample: Sample, key: Array) -> t
     agents that are present, in reward units.
     """
     extra: MADDPGExtra = state.extra
-    actor, optimizer, opt_state = state.params["actor"], optimizers(maddpg), dict(state.opt_state)
-    now = {"num_updates": state.num_updates}
-    batch = team_batch(maddpg, sample, state.num_updates)
+    optimizer = make_optimizers(maddpg.config.optimizer, maddpg.rates)
+    actor, opt_state, now = state.params["actor"], dict(state.opt_state), state.num_updates
+    batch = team_batch(maddpg, sample, now)
 
     target = targets(maddpg, extra.target_actor, extra.target_critic, batch)
     grads, (error, metrics) = jax.grad(partial(critic_loss, maddpg), has_aux=True)(extra.critic, batch, target)
-    steps, opt_state["critic"] = optimizer["critic"].update(grads, opt_state["critic"], extra.critic, **now)
-    critic = optax.apply_updates(extra.critic, steps)
+    critic, opt_state["critic"] = descend(optimizer["critic"], grads, opt_state["critic"], extra.critic, now)
     metrics |= {"gradient/critic_norm": optax.tree.norm(grads)}
 
     grads, actor_metrics = jax.grad(partial(actor_loss, maddpg), has_aux=True)(actor, critic, batch, key)
-    steps, opt_state["actor"] = optimizer["actor"].update(grads, opt_state["actor"], actor, **now)
-    actor = optax.apply_updates(actor, steps)
+    actor, opt_state["actor"] = descend(optimizer["actor"], grads, opt_state["actor"], actor, now)
     metrics |= actor_metrics | {"gradient/norm": optax.tree.norm(grads)}
-    metrics |= current_values({"learning_rate": maddpg.rates["actor"]}, state.num_updates)
+    metrics |= current_values({"learning_rate": maddpg.rates["actor"]}, now)
 
     tau = maddpg.config.tau
     target_actor, target_critic = polyak(extra.target_actor, actor, tau), polyak(extra.target_critic, critic, tau)
     extra = MADDPGExtra(critic, target_actor, target_critic, extra.num_gradient_steps + 1)
-    state = LearnerState({**state.params, "actor": actor}, opt_state, state.num_updates, extra)
+    state = LearnerState({**state.params, "actor": actor}, opt_state, now, extra)
     num_present = jnp.sum(by_agent(maddpg.num_agents, 0, batch.present), axis=1)
     priority = jnp.sum(by_agent(maddpg.num_agents, 0, jnp.abs(error)), axis=1) / jnp.maximum(num_present, 1)
     return state, metrics, priority

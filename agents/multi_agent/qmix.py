@@ -33,10 +33,11 @@ from agents.networks.mixer import Mixer, make_monotone_mixer
 from agents.networks.team_values import TeamValues, make_team_values
 from agents.ops import validate
 from agents.ops.epsilon_greedy import epsilon_greedy, epsilon_schedule, greedy
+from agents.ops.gradient_descent import descend
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule
+from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
 from agents.ops.target_update import periodic, polyak
 from agents.ops.td_errors import window_priority
 from agents.ops.team_rows import by_agent
@@ -166,7 +167,7 @@ def make_qmix(config: QMIXConfig, spec: EnvSpec, network: NetworkConfig) -> Repl
 
 def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkConfig, mixer: Mixer) -> ReplayAgent:
     """Returns an agent of this name whose values `mixer` mixes; raises UserError as `make_qmix` does."""
-    total, is_prioritized = config.total_updates, config.replay.priority_exponent > 0.0
+    total = config.total_updates
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
     team_q = TeamQ(
         config,
@@ -175,7 +176,7 @@ def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkC
         make_optimizer(config.optimizer, learning_rate),
         learning_rate,
         epsilon_schedule(config.epsilon_start, config.epsilon_end, config.epsilon_decay_fraction, total),
-        importance_exponent_schedule(config.importance_sampling_exponent, total, is_prioritized=is_prioritized),
+        importance_exponent_schedule(config.replay, config.importance_sampling_exponent, total),
     )
     return ReplayAgent(
         name=name,
@@ -190,7 +191,7 @@ def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkC
             config.window_start,
             config.stride,
             spec.rows_per_env,
-            sync_acting_params=partial(sync_epsilon, team_q),
+            sync_acting_params=partial(sync_scheduled, "epsilon", team_q.epsilon),
         ),
     )
 
@@ -201,12 +202,8 @@ def init(team_q: TeamQ, key: Array) -> LearnerState:
     # Copied: the state is donated, and no buffer may occur in it twice.
     extra = TeamQExtra(online["mixer"], jax.tree.map(jnp.copy, online), jnp.zeros((), jnp.int32))
     opt_state, num_updates = team_q.optimizer.init(online), jnp.zeros((), jnp.int32)
-    return sync_epsilon(team_q, LearnerState({"agents": online["agents"]}, opt_state, num_updates, extra))
-
-
-def sync_epsilon(team_q: TeamQ, state: LearnerState) -> LearnerState:
-    """Returns the state with the exploration rate of its number of updates in the parameters."""
-    return dataclasses.replace(state, params=state.params | {"epsilon": team_q.epsilon(state.num_updates)})
+    state = LearnerState({"agents": online["agents"]}, opt_state, num_updates, extra)
+    return sync_scheduled("epsilon", team_q.epsilon, state)
 
 
 def act(
@@ -238,8 +235,7 @@ def update(team_q: TeamQ, state: LearnerState, sample: Sample, key: Array) -> tu
     grads, (metrics, priority) = jax.grad(partial(loss, team_q), has_aux=True)(
         online, extra.target, sample.trajectory, importance
     )
-    steps, opt_state = team_q.optimizer.update(grads, state.opt_state, online, num_updates=state.num_updates)
-    online = optax.apply_updates(online, steps)
+    online, opt_state = descend(team_q.optimizer, grads, state.opt_state, online, state.num_updates)
     count = extra.num_gradient_steps + 1
     moved = polyak(extra.target, online, config.tau)
     extra = TeamQExtra(online["mixer"], periodic(extra.target, moved, count, config.target_update_period), count)

@@ -39,11 +39,7 @@ class ActionGenerator(NamedTuple):
 
 
 def make_action_generator(config: NetworkConfig, spec: EnvSpec, num_actions: int) -> ActionGenerator:
-    """Returns the autoencoder.
-
-    Raises:
-        UserError: The torso does not fit the observations.
-    """
+    """Returns the autoencoder; raises UserError where the torso does not fit the observations."""
     inputs, latent_size = make_inputs(spec, config.torso), 2 * num_actions
     validate_torso(spec, inputs)
     moments = {"mean": HeadSize(latent_size, 0.01), "log_std": HeadSize(latent_size, 0.01)}
@@ -77,11 +73,7 @@ class Perturbation(NamedTuple):
 
 
 def make_perturbation(config: NetworkConfig, spec: EnvSpec, num_actions: int, limit: float) -> Perturbation:
-    """Returns a network that changes each element of an action by at most `limit`.
-
-    Raises:
-        UserError: The torso does not fit the observations.
-    """
+    """Returns a network that changes elements of an action by at most `limit`; raises UserError where the torso does not fit."""
     inputs = make_inputs(spec, config.torso)
     validate_torso(spec, inputs)
     branch = make_vector_branch(config, inputs, "action", num_actions, {"head": HeadSize(num_actions, 0.01)})

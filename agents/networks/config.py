@@ -1,8 +1,9 @@
 """Configuration of a network: plain data for command lines, configuration files and checkpoints."""
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
+from agents.ops import validate
 from envpool_bridge.errors import UserError
 
 IMAGE_TORSOS = ("nature_cnn", "impala_resnet", "cnn")
@@ -85,21 +86,16 @@ class NetworkConfig:
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         object.__setattr__(self, "circular", tuple(self.circular))
         object.__setattr__(self, "convolutions", tuple(map(_as_tuple, self.convolutions)))
-        if self.torso not in TORSO_NAMES and not self.has_own_torso:
+        if self.torso not in TORSO_NAMES and not is_own_torso(self.torso):
             raise UserError(
                 f"torso must be one of {', '.join(TORSO_NAMES)}, or 'module:name' of your own: got {self.torso!r}"
             )
         if self.critic_hidden_sizes is not None:
             object.__setattr__(self, "critic_hidden_sizes", tuple(self.critic_hidden_sizes))
+        validate.positive(self, "core_size", "core_layers", "core_heads", "core_memory", "entity_heads")
+        validate.choices(self)
         for name in ("hidden_sizes", "critic_hidden_sizes"):
             self._validate_sizes(name, getattr(self, name))
-        for name in ("core_size", "num_core_layers", "core_heads", "core_memory", "entity_heads"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name.removeprefix('num_')} must be positive: got {getattr(self, name)}")
-        literals = {"activation": Activation, "dtype": DTypeName, "log_std": LogStd, "core": CoreName}
-        for name, allowed in ((name, get_args(literal)) for name, literal in literals.items()):
-            if getattr(self, name) not in allowed:
-                raise UserError(f"{name} must be one of {', '.join(allowed)}: got {getattr(self, name)!r}")
         self._validate_convolutions()
         self._validate_deviation()
         if self.core == "gtrxl":
@@ -113,7 +109,7 @@ class NetworkConfig:
                 "convolutions must be (output channels, kernel size, stride) of each layer, positive integers, at least one: got "
                 f"{layers}"
             )
-        if self.torso != "cnn" and not self.has_own_torso and layers != type(self).convolutions:
+        if self.torso != "cnn" and not is_own_torso(self.torso) and layers != type(self).convolutions:
             raise UserError(f"convolutions are those of torso 'cnn': got torso {self.torso!r} and {layers}")
 
     def _validate_deviation(self) -> None:
@@ -138,11 +134,6 @@ class NetworkConfig:
             raise UserError(f"{name} must be positive and at least one: got {sizes}")
         if self.torso == "entities":
             _validate_heads("entity_heads", self.entity_heads, f"{name}[0]", sizes[0])
-
-    @property
-    def has_own_torso(self) -> bool:
-        """Returns whether the torso is one of the user's own."""
-        return is_own_torso(self.torso)
 
     @property
     def num_core_layers(self) -> int:

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from agents.api import Array, Observation, Params
 from agents.networks.config import NetworkConfig
 from agents.networks.continuous_actors import make_deterministic_actor
+from agents.networks.distributions.normal import LOG_2PI
 from agents.ops.action_scaling import standard_normal
 from envpool_bridge.spec.specs import EnvSpec
 
 LOG_STD_RANGE = (-5.0, 2.0)
-_LOG_2PI = 1.8378770664093453
 
 
 class GaussianActor(NamedTuple):
@@ -36,11 +36,7 @@ class GaussianActor(NamedTuple):
 
 
 def make_gaussian_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) -> GaussianActor:
-    """Returns the actor; its deviations start at 1.
-
-    Raises:
-        UserError: The torso does not fit the observations.
-    """
+    """Returns the actor, whose deviations start at 1; raises UserError where the torso does not fit the observations."""
     actor = make_deterministic_actor(config, spec, num_actions)
 
     def init(key: Array) -> Params:
@@ -58,6 +54,6 @@ def make_gaussian_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) 
 
     def log_prob(params: Params, observation: Observation, action: Array) -> Array:
         scaled = (action - mean(params, observation)) * jnp.exp(-log_std(params))
-        return jnp.sum(-0.5 * jnp.square(scaled) - log_std(params) - 0.5 * _LOG_2PI, axis=-1)
+        return jnp.sum(-0.5 * jnp.square(scaled) - log_std(params) - 0.5 * LOG_2PI, axis=-1)
 
     return GaussianActor(init, mean, sample, log_prob)

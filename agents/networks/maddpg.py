@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig, validate_no_sde
-from agents.networks.distributions import find_mask
+from agents.networks.distributions import make_legal
 from agents.networks.team_branch import make_team_branch
 from agents.networks.team_state import make_team_state, memoryless_config
 from agents.ops.team_rows import by_agent, by_row
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
-from envpool_bridge.spec.tree import lookup
 
 
 class MaddpgNetworks(NamedTuple):
@@ -57,14 +56,11 @@ def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, sha
     critics = make_team_branch(
         memoryless_config(config.critic, critic_spec), critic_spec, {"value": HeadSize(1, 1.0)}, shared=shared
     )
-    mask = find_mask(spec) if isinstance(spec.action, DiscreteSpec) else None
+    legal = make_legal(spec) if isinstance(spec.action, DiscreteSpec) else lambda observation: None
 
     def policy(params: Params, observation: Observation) -> Array:
         one_step = jax.tree.map(lambda leaf: leaf[None], observation)
         return policies.unroll(params, one_step, (), _no_firsts(observation))[0]["head"][0]
-
-    def legal(observation: Observation) -> Array | None:
-        return None if mask is None else lookup(observation, mask.mask)
 
     def value(params: Params, observation: Observation, present: Array, actions: Array) -> Array:
         one_step = jax.tree.map(lambda leaf: leaf[None], observation)

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
 from agents.networks.cores.recurrent import Core, make_core
-from agents.networks.distributions import find_mask
+from agents.networks.distributions import make_legal
 from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
 from agents.networks.q_head import QHead
 from agents.networks.torsos.torso import TORSOS, apply_torso
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
-from envpool_bridge.spec.tree import items, lookup, shown_path
+from envpool_bridge.spec.tree import items, shown_path
 
 
 class QOptions(NamedTuple):
@@ -100,13 +100,9 @@ def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> Q
     )
     core = None if config.core == "none" else make_core(config)
     torso = _Features(config, inputs.images, cut=core is None)
-    masked = find_mask(spec)
-
-    def legal(params: Params, observation: Observation) -> Array | None:
-        del params
-        return None if masked is None else lookup(observation, masked.mask)
-
-    return _bound(inputs, torso, core, head)._replace(legal=legal, num_actions=num_actions)
+    legal = make_legal(spec)
+    bound = _bound(inputs, torso, core, head)
+    return bound._replace(legal=lambda params, observation: legal(observation), num_actions=num_actions)
 
 
 def validate_discrete(spec: EnvSpec) -> int:

@@ -13,11 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, Array, Observation, Trajectory
-from agents.networks.distributions import distribution_for, find_mask
+from agents.networks.distributions import distribution_for, make_legal
 from agents.ops.action_scaling import continuous_actions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec, is_one_leaf
-from envpool_bridge.spec.tree import lookup
 
 Choices = Any
 """Actions of N nodes, [N, A, ...]; () where they are always the numbers 0 to A - 1."""
@@ -68,7 +67,7 @@ def make_search_actions(spec: EnvSpec, num_proposals: int) -> SearchActions:
 
 def _all_actions(spec: EnvSpec) -> SearchActions:
     assert isinstance(spec.action, DiscreteSpec)
-    size, masked = spec.action.num_values, find_mask(spec)
+    size = spec.action.num_values
     return SearchActions(
         num_choices=size,
         num_parameters=size,
@@ -78,7 +77,7 @@ def _all_actions(spec: EnvSpec) -> SearchActions:
         features=lambda action: jax.nn.one_hot(action, size),
         uniform=lambda key, shape: jax.random.randint(key, shape, 0, size, spec.action.dtype),
         log_probs=lambda parameters, choices: jax.nn.log_softmax(parameters),
-        legal=lambda observation: None if masked is None else lookup(observation, masked.mask),
+        legal=make_legal(spec),
         extras={},
     )
 

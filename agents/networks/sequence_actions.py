@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Action, Array, Mode, Observation
-from agents.networks.distributions.masking import find_mask, mask_logits
+from agents.networks.distributions.masking import make_legal, mask_logits
 from agents.ops.action_scaling import continuous_actions
 from agents.ops.epsilon_greedy import select_action
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
-from envpool_bridge.spec.tree import lookup
 
 
 class SequenceActions(NamedTuple):
@@ -55,19 +54,16 @@ def _continuous(spec: EnvSpec) -> SequenceActions:
 
 
 def _discrete(spec: EnvSpec, num_actions: int) -> SequenceActions:
-    masked = find_mask(spec)
-
-    def legal_logits(outputs: Array, observation: Observation) -> Array:
-        return outputs if masked is None else mask_logits(outputs, lookup(observation, masked.mask))
+    legal = make_legal(spec)
 
     def encode(action: Action) -> Array:
         return jax.nn.one_hot(action, num_actions)
 
     def error(outputs: Array, action: Action, observation: Observation) -> Array:
-        return -select_action(jax.nn.log_softmax(legal_logits(outputs, observation)), action)
+        return -select_action(jax.nn.log_softmax(mask_logits(outputs, legal(observation))), action)
 
     def choose(outputs: Array, observation: Observation, keys: Array, mode: Mode) -> Action:
-        logits = legal_logits(outputs, observation)
+        logits = mask_logits(outputs, legal(observation))
         if mode is Mode.GREEDY:
             return jnp.argmax(logits, axis=-1).astype(jnp.int32)
         return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)

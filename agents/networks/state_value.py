@@ -23,11 +23,7 @@ class StateValue(NamedTuple):
 
 
 def make_state_value(config: NetworkConfig, spec: EnvSpec) -> StateValue:
-    """Returns the value function, which sees all leaves of the observation.
-
-    Raises:
-        UserError: The torso does not fit the observations.
-    """
+    """Returns the value function of all leaves of the observation; raises UserError where the torso does not fit."""
     inputs = make_inputs(spec, config.torso)
     validate_torso(spec, inputs)
     branch = make_branch(config.critic, inputs, {"head": HeadSize(1, 1.0)})

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from agents.api import Action, Array
 from agents.networks.distributions import mask_logits
 from agents.networks.team_values import num_team_actions
-from agents.ops.action_scaling import continuous_actions
+from agents.ops.action_scaling import continuous_actions, standard_normal, uniform_actions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 
@@ -65,12 +65,11 @@ def _continuous(spec: EnvSpec, noise: float) -> TeamActions:
         return jnp.tanh(outputs)
 
     def explore(outputs: Array, legal: Array | None, keys: Array) -> Array:
-        gaussian = jax.vmap(lambda key: jax.random.normal(key, (actions.size,)))(keys)
-        return jnp.clip(best(outputs, legal) + noise * gaussian, -1.0, 1.0)
+        return jnp.clip(best(outputs, legal) + noise * standard_normal(keys, actions.size), -1.0, 1.0)
 
     def uniform(legal: Array | None, keys: Array) -> Array:
         del legal
-        return jax.vmap(lambda key: jax.random.uniform(key, (actions.size,), minval=-1.0))(keys)
+        return uniform_actions(keys, actions.size)
 
     def relaxed(outputs: Array, legal: Array | None, key: Array) -> Array:
         del key
@@ -88,22 +87,19 @@ def _discrete(size: int, temperature: float) -> TeamActions:
     def decode(vector: Array) -> Action:
         return jnp.argmax(vector, axis=-1).astype(jnp.int32)
 
-    def masked(outputs: Array, legal: Array | None) -> Array:
-        return outputs if legal is None else mask_logits(outputs, legal)
-
     def best(outputs: Array, legal: Array | None) -> Array:
-        return encode(decode(masked(outputs, legal)))
+        return encode(decode(mask_logits(outputs, legal)))
 
     def explore(outputs: Array, legal: Array | None, keys: Array) -> Array:
         noise = jax.vmap(lambda key: jax.random.gumbel(key, (size,)))(keys)
-        return encode(decode(masked(outputs, legal) + noise))
+        return encode(decode(mask_logits(outputs, legal) + noise))
 
     def uniform(legal: Array | None, keys: Array) -> Array:
         return explore(jnp.zeros((keys.shape[0], size)), legal, keys)
 
     def relaxed(outputs: Array, legal: Array | None, key: Array) -> Array:
         # Straight through (Jang et al. 2017, section 2.2): critics see one action, gradients pass the softmax it was drawn from.
-        noisy = masked(outputs, legal) + jax.random.gumbel(key, outputs.shape)
+        noisy = mask_logits(outputs, legal) + jax.random.gumbel(key, outputs.shape)
         soft = jax.nn.softmax(noisy / temperature)
         return encode(decode(noisy)) + soft - jax.lax.stop_gradient(soft)
 

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.branch import HeadSize
 from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
-from agents.networks.distributions import find_mask
+from agents.networks.distributions import make_legal
 from agents.networks.mixer import Mixer
 from agents.networks.team_branch import make_team_branch
 from agents.ops.epsilon_greedy import select_action
 from agents.ops.team_rows import by_agent
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, is_one_leaf
-from envpool_bridge.spec.tree import lookup
 
 
 class TeamValues(NamedTuple):
@@ -49,7 +48,6 @@ def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shar
     validate_critic_sizes(config, "a team of action values has none")
     heads = {"value": HeadSize(num_actions, 1.0)}
     agents = make_team_branch(config, spec, heads, shared=shared, without=spec.critic_only)
-    mask = find_mask(spec)
 
     def init(key: Array) -> Params:
         agents_key, mixer_key = jax.random.split(key)
@@ -61,14 +59,11 @@ def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shar
         outputs, state = agents.unroll(params["agents"], observation, state, is_first)
         return outputs["value"], state
 
-    def legal(observation: Observation) -> Array | None:
-        return None if mask is None else lookup(observation, mask.mask)
-
     def mixed(params: Params, values: Array, action: Array, observation: Observation, present: Array) -> Array:
         chosen = jnp.where(present, select_action(values, action), 0.0)
         return mixer.mix(params["mixer"], by_agent(count, 1, chosen), observation, present)
 
-    return TeamValues(init, unroll, legal, mixed, agents.initial_state)
+    return TeamValues(init, unroll, make_legal(spec), mixed, agents.initial_state)
 
 
 def num_team_actions(

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from agents.api import (
     Action,
@@ -26,17 +25,16 @@ from agents.api import (
     Sample,
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
-from agents.networks.critics import CriticEnsemble, make_critics
+from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.networks.gaussian_actor import GaussianActor, make_gaussian_actor
 from agents.ops import validate
 from agents.ops.action_scaling import ContinuousActions, continuous_actions
 from agents.ops.gradient_descent import descend
 from agents.ops.n_step import Transitions, first_n_step_transitions
-from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.optimizers import OptimizerConfig, make_optimizers
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
-from agents.ops.td_errors import ensemble_squared_error
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -114,11 +112,7 @@ class AWAC(NamedTuple):
 
 
 def make_awac(config: AWACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """Returns an AWAC agent, for continuous actions.
-
-    Raises:
-        UserError: Configuration, environment and network do not fit.
-    """
+    """Returns an AWAC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     awac = build_awac(config, spec, network)
     agent = ReplayAgent(
         name="awac",
@@ -136,26 +130,21 @@ def build_awac(config: AWACConfig, spec: EnvSpec, network: NetworkConfig) -> AWA
     """Returns the networks and schedules; raises UserError as `make_awac` does."""
     validate_plain_network("AWAC", network)
     actions = continuous_actions(spec)
-    rates = (("actor", config.actor_learning_rate), ("critic", config.critic_learning_rate))
     return AWAC(
         config,
         actions,
         make_gaussian_actor(network, spec, actions.size),
         make_critics(network, spec, actions.size, config.num_critics),
-        {name: make_schedule(config.learning_rate_schedule, rate, config.total_updates) for name, rate in rates},
+        learning_rates(config, "actor", "critic"),
     )
-
-
-def optimizers(awac: AWAC) -> dict[str, optax.GradientTransformationExtraArgs]:
-    """Returns the optimizers of actor and critics."""
-    return {name: make_optimizer(awac.config.optimizer, rate) for name, rate in awac.rates.items()}
 
 
 def init(awac: AWAC, key: Array) -> LearnerState:
     """Returns the initial learner state. `key` is consumed."""
     actor_key, critic_key = jax.random.split(key)
     learned = {"actor": awac.actor.init(actor_key), "critic": awac.critics.init(critic_key)}
-    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(awac).items()}
+    optimizers = make_optimizers(awac.config.optimizer, awac.rates)
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers.items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     extra = AWACExtra(learned["critic"], jax.tree.map(jnp.copy, learned["critic"]))
     return LearnerState(learned["actor"], opt_state, jnp.zeros((), jnp.int32), extra)
@@ -186,11 +175,12 @@ def update(awac: AWAC, state: LearnerState, sample: Sample, key: Array) -> tuple
     batch = first_n_step_transitions(sample.trajectory, awac.config.discount, 1)
     batch = batch._replace(action=awac.actions.to_unit(batch.action))
     extra: AWACExtra = state.extra
-    optimizer, opt_state, now = optimizers(awac), dict(state.opt_state), state.num_updates
+    optimizer = make_optimizers(awac.config.optimizer, awac.rates)
+    opt_state, now = dict(state.opt_state), state.num_updates
 
     bootstrap = policy_values(awac, state.params, extra.target_critic, batch.next_observation, target_key)
     target = batch.reward + batch.discount * bootstrap
-    gradient, (error, metrics) = jax.grad(partial(critic_loss, awac), has_aux=True)(extra.critic, batch, target)
+    gradient, (error, metrics) = jax.grad(partial(critic_loss, awac.critics), has_aux=True)(extra.critic, batch, target)
     critic, opt_state["critic"] = descend(optimizer["critic"], gradient, opt_state["critic"], extra.critic, now)
 
     recorded = jnp.min(awac.critics.values(critic, batch.observation, batch.action), axis=0)
@@ -221,10 +211,3 @@ def actor_loss(awac: AWAC, actor: Params, batch: Transitions, advantage: Array) 
         "value/advantage": weighted_mean(advantage, batch.weight),
     }
     return loss, metrics
-
-
-def critic_loss(awac: AWAC, critic: Params, batch: Transitions, target: Array) -> tuple[Array, tuple[Array, Metrics]]:
-    """Returns half the mean squared error, summed over critics; the errors [E, N]; and metrics."""
-    value = awac.critics.values(critic, batch.observation, batch.action)
-    loss, error = ensemble_squared_error(value, target, batch.weight, jnp.ones_like(target))
-    return loss, (error, {"loss/critic": loss, "value/mean": weighted_mean(jnp.mean(value, axis=0), batch.weight)})

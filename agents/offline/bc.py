@@ -76,11 +76,7 @@ class BC(NamedTuple):
 
 
 def make_bc(config: BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """Returns a BC agent, for actions of any kind.
-
-    Raises:
-        UserError: Configuration, environment and network do not fit.
-    """
+    """Returns a BC agent, for actions of any kind; raises UserError where configuration, environment and network do not fit."""
     validate_plain_network("BC", network)
     rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     bc = BC(make_policy(network, spec), make_optimizer(config.optimizer, rate), {"policy": rate})

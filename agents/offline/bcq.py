@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from agents.api import (
     Action,
@@ -33,16 +32,15 @@ from agents.networks.action_generator import (
     make_perturbation,
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
-from agents.networks.critics import CriticEnsemble, make_critics
+from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.ops import validate
 from agents.ops.action_scaling import ContinuousActions, continuous_actions
 from agents.ops.gradient_descent import descend
 from agents.ops.n_step import Transitions, first_n_step_transitions
-from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.optimizers import OptimizerConfig, make_optimizers
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
-from agents.ops.td_errors import ensemble_squared_error
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -136,11 +134,7 @@ class BCQ(NamedTuple):
 
 
 def make_bcq(config: BCQConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """Returns a BCQ agent, for continuous actions.
-
-    Raises:
-        UserError: Configuration, environment and network do not fit.
-    """
+    """Returns a BCQ agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     bcq = build_bcq(config, spec, network)
     agent = ReplayAgent(
         name="bcq",
@@ -165,23 +159,14 @@ def build_bcq(config: BCQConfig, spec: EnvSpec, network: NetworkConfig) -> BCQ:
         )
     actions = continuous_actions(spec)
     generator = dataclasses.replace(network, hidden_sizes=config.generator_hidden_sizes)
-    rates = {name: getattr(config, f"{name}_learning_rate") for name in ("generator", "actor", "critic")}
     return BCQ(
         config,
         actions,
         make_action_generator(generator, spec, actions.size),
         make_perturbation(network, spec, actions.size, config.perturbation_limit),
         make_critics(network, spec, actions.size, config.num_critics),
-        {
-            name: make_schedule(config.learning_rate_schedule, rate, config.total_updates)
-            for name, rate in rates.items()
-        },
+        learning_rates(config, "generator", "actor", "critic"),
     )
-
-
-def optimizers(bcq: BCQ) -> dict[str, optax.GradientTransformationExtraArgs]:
-    """Returns the optimizers of generator, perturbation and critics."""
-    return {name: make_optimizer(bcq.config.optimizer, rate) for name, rate in bcq.rates.items()}
 
 
 def init(bcq: BCQ, key: Array) -> LearnerState:
@@ -192,7 +177,8 @@ def init(bcq: BCQ, key: Array) -> LearnerState:
         "actor": bcq.actor.init(actor_key),
         "critic": bcq.critics.init(critic_key),
     }
-    opt_state = {name: optimizer.init(params[name]) for name, optimizer in optimizers(bcq).items()}
+    optimizers = make_optimizers(bcq.config.optimizer, bcq.rates)
+    opt_state = {name: optimizer.init(params[name]) for name, optimizer in optimizers.items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     target = jax.tree.map(jnp.copy, params)
     return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), BCQExtra(target["critic"], target["actor"]))
@@ -247,7 +233,7 @@ def update(bcq: BCQ, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     batch = batch._replace(action=bcq.actions.to_unit(batch.action))
     extra: BCQExtra = state.extra
     params, opt_state, now, tau = dict(state.params), dict(state.opt_state), state.num_updates, bcq.config.tau
-    optimizer = optimizers(bcq)
+    optimizer = make_optimizers(bcq.config.optimizer, bcq.rates)
 
     def step(name: str, gradient: Params) -> None:
         params[name], opt_state[name] = descend(optimizer[name], gradient, opt_state[name], params[name], now)
@@ -256,7 +242,7 @@ def update(bcq: BCQ, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     step("generator", gradient)
 
     target = best_targets(bcq, params["generator"], extra, batch, target_key)
-    gradient, (error, critic_metrics) = jax.grad(partial(critic_loss, bcq), has_aux=True)(
+    gradient, (error, critic_metrics) = jax.grad(partial(critic_loss, bcq.critics), has_aux=True)(
         params["critic"], batch, target
     )
     step("critic", gradient)
@@ -299,13 +285,6 @@ def best_targets(bcq: BCQ, generator: Params, extra: BCQExtra, batch: Transition
     share = bcq.config.pessimism
     soft_minimum = share * jnp.min(value, axis=0) + (1.0 - share) * jnp.max(value, axis=0)
     return batch.reward + batch.discount * jnp.max(soft_minimum, axis=0)
-
-
-def critic_loss(bcq: BCQ, critic: Params, batch: Transitions, target: Array) -> tuple[Array, tuple[Array, Metrics]]:
-    """Returns half the mean squared error, summed over critics; the errors [E, N]; and metrics."""
-    value = bcq.critics.values(critic, batch.observation, batch.action)
-    loss, error = ensemble_squared_error(value, target, batch.weight, jnp.ones_like(target))
-    return loss, (error, {"loss/critic": loss, "value/mean": weighted_mean(jnp.mean(value, axis=0), batch.weight)})
 
 
 def actor_loss(

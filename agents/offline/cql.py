@@ -10,20 +10,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array, LearnerState, Metrics, Observation, Params, Replay, ReplayAgent, ReplayConfig, Sample
+from agents.api import Array, LearnerState, Metrics, Observation, Params, ReplayAgent, ReplayConfig, Sample
 from agents.networks.config import NetworkConfig
+from agents.networks.critics import critic_loss
 from agents.ops import validate
-from agents.ops.action_scaling import sync_random_acting
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.returns import weighted_mean
 from agents.sac import (
     SAC,
     SACConfig,
-    act,
+    bind_sac,
     build_sac,
-    critic_loss,
-    init,
     sample_actions,
     target_values,
     update_actor_when_due,
@@ -70,16 +68,7 @@ class CQL(NamedTuple):
 def make_cql(config: CQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a CQL agent, for continuous actions; raises UserError as `make_sac` does."""
     cql = CQL(config, build_sac(config, spec, network))
-    sync = partial(sync_random_acting, config.random_updates)
-    agent = ReplayAgent(
-        name="cql",
-        init=partial(init, cql.sac),
-        initial_agent_state=cql.sac.actor.initial_state,
-        act=partial(act, cql.sac),
-        update=partial(update, cql),
-        extras={},
-        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
-    )
+    agent = bind_sac(cql.sac)._replace(name="cql", update=partial(update, cql))
     return with_normalized_samples(agent, spec, config.normalize_observations)
 
 
@@ -101,7 +90,8 @@ def update(cql: CQL, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     loss = partial(conservative_loss, cql, **learned, key=conservative_key)
     state, error, metrics = update_critics(sac, state, loss)
     state, actor_metrics = update_actor_when_due(sac, state, batch, actor_key)
-    return state, metrics | actor_metrics, jnp.mean(jnp.abs(error), axis=0)
+    metrics |= actor_metrics | {"value/target": weighted_mean(target, batch.weight)}
+    return state, metrics, jnp.mean(jnp.abs(error), axis=0)
 
 
 def conservative_loss(
@@ -118,7 +108,7 @@ def conservative_loss(
 
     Consumes `key`.
     """
-    error_loss, (error, metrics) = critic_loss(cql.sac, critic, batch, target, importance)
+    error_loss, (error, metrics) = critic_loss(cql.sac.critics, critic, batch, target, importance)
     recorded = cql.sac.critics.values(critic, batch.observation, batch.action)
     gap = soft_maximum(cql, critic, actor, batch, key) - recorded
     conservative = jnp.sum(jax.vmap(lambda row: weighted_mean(importance * row, batch.weight))(gap))

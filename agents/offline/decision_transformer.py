@@ -86,8 +86,7 @@ class DecisionTransformerConfig:
         sizes = ("context_length", "num_layers", "num_heads", "embedding_size", "max_episode_steps")
         validate.at_least_one(self, *sizes)
         validate.positive(self, "learning_rate", "return_scale")
-        if not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"dropout must lie in [0, 1): got {self.dropout}")
+        validate.fraction(self, "dropout", below_one=True)
         if self.embedding_size % self.num_heads:
             raise UserError(f"num_heads must divide embedding_size: got {self.num_heads} and {self.embedding_size}")
 

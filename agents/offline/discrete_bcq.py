@@ -97,10 +97,8 @@ def likely_actions(behavior: QNetwork, threshold: float, params: Params, observa
 
     The most probable legal action always is.
     """
-    logits = behavior.outputs(params, observation, None)[..., 0]
     legal = behavior.legal(params, observation)
-    if legal is not None:
-        logits = mask_logits(logits, legal)
+    logits = mask_logits(behavior.outputs(params, observation, None)[..., 0], legal)
     # A difference of logits is one of log-probabilities.
     likely = logits - jnp.max(logits, axis=-1, keepdims=True) >= jnp.log(threshold)
     return likely if legal is None else likely & (legal != 0)
@@ -129,8 +127,7 @@ def imitation_loss(bcq: DiscreteBCQ, params: Params, batch: Transitions, importa
     w is `importance`, [N], and c the weight of the penalty.
     """
     logits = bcq.behavior.outputs(params, batch.observation, None)[..., 0]
-    legal = bcq.behavior.legal(params, batch.observation)
-    log_prob = jax.nn.log_softmax(logits if legal is None else mask_logits(logits, legal))
+    log_prob = jax.nn.log_softmax(mask_logits(logits, bcq.behavior.legal(params, batch.observation)))
     mean = partial(weighted_mean, weight=batch.weight)
     negative = -mean(importance * select_action(log_prob, batch.action))
     penalty = mean(importance * jnp.mean(jnp.square(logits), axis=-1))

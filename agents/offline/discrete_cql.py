@@ -74,8 +74,7 @@ def conservative_loss(
     """Returns DQN's loss + alpha E[log sum_a exp Q(o, a) - Q(o, a_recorded)] over legal actions; metrics; priorities [N]."""
     error, (metrics, priority) = loss(dqn, params, target, batch, importance, key)
     values = dqn.values.mean(dqn.net.outputs(params, batch.observation, None))
-    legal = dqn.net.legal(params, batch.observation)
-    values = values if legal is None else mask_logits(values, legal)
+    values = mask_logits(values, dqn.net.legal(params, batch.observation))
     gap = jax.nn.logsumexp(values, axis=-1) - select_action(values, batch.action)
     conservative = weighted_mean(importance * gap, batch.weight)
     total = error + conservative_weight * conservative

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from agents.api import (
     Action,
@@ -26,18 +25,17 @@ from agents.api import (
     Sample,
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
-from agents.networks.critics import CriticEnsemble, make_critics
+from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.networks.gaussian_actor import GaussianActor, make_gaussian_actor
 from agents.networks.state_value import StateValue, make_state_value
 from agents.ops import validate
 from agents.ops.action_scaling import ContinuousActions, continuous_actions
 from agents.ops.gradient_descent import descend
 from agents.ops.n_step import Transitions, first_n_step_transitions
-from agents.ops.optimizers import OptimizerConfig, make_optimizer
+from agents.ops.optimizers import OptimizerConfig, make_optimizers
 from agents.ops.returns import weighted_mean
-from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, learning_rates, make_schedule
 from agents.ops.target_update import polyak
-from agents.ops.td_errors import ensemble_squared_error
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -129,11 +127,7 @@ class IQL(NamedTuple):
 
 
 def make_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """Returns an IQL agent, for continuous actions.
-
-    Raises:
-        UserError: Configuration, environment and network do not fit.
-    """
+    """Returns an IQL agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     iql = build_iql(config, spec, network)
     agent = ReplayAgent(
         name="iql",
@@ -150,14 +144,8 @@ def make_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
 def build_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> IQL:
     """Returns the networks and schedules; raises UserError as `make_iql` does."""
     validate_plain_network("IQL", network)
-    actions, total = continuous_actions(spec), config.total_updates
-    factor = make_schedule(config.actor_schedule, 1.0, total)
-    initial = {
-        "actor": config.actor_learning_rate,
-        "critic": config.critic_learning_rate,
-        "value": config.value_learning_rate,
-    }
-    rates = {name: make_schedule(config.learning_rate_schedule, rate, total) for name, rate in initial.items()}
+    actions, factor = continuous_actions(spec), make_schedule(config.actor_schedule, 1.0, config.total_updates)
+    rates = learning_rates(config, "actor", "critic", "value")
     return IQL(
         config,
         actions,
@@ -168,11 +156,6 @@ def build_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> IQL:
     )
 
 
-def optimizers(iql: IQL) -> dict[str, optax.GradientTransformationExtraArgs]:
-    """Returns the optimizers of actor, critics and V."""
-    return {name: make_optimizer(iql.config.optimizer, rate) for name, rate in iql.rates.items()}
-
-
 def init(iql: IQL, key: Array) -> LearnerState:
     """Returns the initial learner state. `key` is consumed."""
     actor_key, critic_key, value_key = jax.random.split(key, 3)
@@ -181,7 +164,8 @@ def init(iql: IQL, key: Array) -> LearnerState:
         "critic": iql.critics.init(critic_key),
         "value": iql.value.init(value_key),
     }
-    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers(iql).items()}
+    optimizers = make_optimizers(iql.config.optimizer, iql.rates)
+    opt_state = {name: optimizer.init(learned[name]) for name, optimizer in optimizers.items()}
     # Copied: the state is donated, and no buffer may occur in it twice.
     extra = IQLExtra(learned["critic"], jax.tree.map(jnp.copy, learned["critic"]), learned["value"])
     return LearnerState(learned["actor"], opt_state, jnp.zeros((), jnp.int32), extra)
@@ -212,7 +196,8 @@ def update(iql: IQL, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     batch = first_n_step_transitions(sample.trajectory, iql.config.discount, 1)
     batch = batch._replace(action=iql.actions.to_unit(batch.action))
     extra: IQLExtra = state.extra
-    optimizer, opt_state, now = optimizers(iql), dict(state.opt_state), state.num_updates
+    optimizer = make_optimizers(iql.config.optimizer, iql.rates)
+    opt_state, now = dict(state.opt_state), state.num_updates
 
     target_values = iql.critics.values(extra.target_critic, batch.observation, batch.action)
     recorded = jnp.min(target_values, axis=0)
@@ -223,8 +208,11 @@ def update(iql: IQL, state: LearnerState, sample: Sample, key: Array) -> tuple[L
     gradient, actor_metrics = jax.grad(partial(actor_loss, iql), has_aux=True)(state.params, batch, advantage)
     actor, opt_state["actor"] = descend(optimizer["actor"], gradient, opt_state["actor"], state.params, now)
 
+    # Equation 6: critics learn r + g V(o').
     target = batch.reward + batch.discount * iql.value.values(value, batch.next_observation)
-    gradient, (error, critic_metrics) = jax.grad(partial(critic_loss, iql), has_aux=True)(extra.critic, batch, target)
+    gradient, (error, critic_metrics) = jax.grad(partial(critic_loss, iql.critics), has_aux=True)(
+        extra.critic, batch, target
+    )
     critic, opt_state["critic"] = descend(optimizer["critic"], gradient, opt_state["critic"], extra.critic, now)
 
     extra = IQLExtra(critic, polyak(extra.target_critic, critic, iql.config.tau), value)
@@ -258,10 +246,3 @@ def actor_loss(iql: IQL, actor: Params, batch: Transitions, advantage: Array) ->
         "value/advantage": weighted_mean(advantage, batch.weight),
     }
     return loss, metrics
-
-
-def critic_loss(iql: IQL, critic: Params, batch: Transitions, target: Array) -> tuple[Array, tuple[Array, Metrics]]:
-    """Returns half the mean squared error to r + g V(o'), summed over critics (eq. 6); the errors [E, N]; and metrics."""
-    value = iql.critics.values(critic, batch.observation, batch.action)
-    loss, error = ensemble_squared_error(value, target, batch.weight, jnp.ones_like(target))
-    return loss, (error, {"loss/critic": loss, "value/mean": weighted_mean(jnp.mean(value, axis=0), batch.weight)})

@@ -9,15 +9,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array, LearnerState, Metrics, Params, Replay, ReplayAgent, ReplayConfig, Sample, Trajectory
+from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.critics import make_critics
 from agents.ops import validate
-from agents.ops.action_scaling import sync_random_acting
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_transitions, n_step_rewards, take_steps
 from agents.ops.returns import weighted_mean
-from agents.td3 import TD3, TD3Config, TD3Extra, act, build_td3, init, smoothed_actions, update_critic, update_when_due
+from agents.td3 import TD3, TD3Config, TD3Extra, bind_td3, build_td3, smoothed_actions, update_critic, update_when_due
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -45,23 +44,12 @@ class ReBRACConfig(TD3Config):
 
 
 def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """Returns a ReBRAC agent, for continuous actions.
-
-    Raises:
-        UserError: Configuration, environment and network do not fit.
-    """
+    """Returns a ReBRAC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     td3 = build_rebrac(config, spec, network)
-    sync = partial(sync_random_acting, config.random_updates)
-    agent = ReplayAgent(
-        name="rebrac",
-        init=partial(init, td3),
-        initial_agent_state=lambda num_rows: (),
-        act=partial(act, td3),
-        update=partial(update, td3, config),
-        extras={},
-        # One step more than the returns need: its action is the recorded one after them.
-        data=Replay(config.replay, sequence_length=config.n_step + 1, sync_acting_params=sync),
-    )
+    agent = bind_td3(td3, "rebrac")
+    # One step more than the returns need: its action is the recorded one after them.
+    data = dataclasses.replace(agent.data, sequence_length=config.n_step + 1)
+    agent = agent._replace(update=partial(update, td3, config), data=data)
     return with_normalized_samples(agent, spec, config.normalize_observations)
 
 

@@ -9,14 +9,13 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array, LearnerState, Metrics, Params, Replay, ReplayAgent, ReplayConfig, Sample
+from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample
 from agents.networks.config import NetworkConfig
 from agents.ops import validate
-from agents.ops.action_scaling import sync_random_acting
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.returns import weighted_mean
-from agents.td3 import TD3, TD3Config, act, build_td3, init, smoothed_targets, update_critic, update_when_due
+from agents.td3 import TD3, TD3Config, bind_td3, build_td3, smoothed_targets, update_critic, update_when_due
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -40,22 +39,9 @@ class TD3BCConfig(TD3Config):
 
 
 def make_td3_bc(config: TD3BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
-    """Returns a TD3+BC agent, for continuous actions.
-
-    Raises:
-        UserError: Configuration, environment and network do not fit.
-    """
+    """Returns a TD3+BC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     td3 = build_td3(config, spec, network, "td3_bc")
-    sync = partial(sync_random_acting, config.random_updates)
-    agent = ReplayAgent(
-        name="td3_bc",
-        init=partial(init, td3),
-        initial_agent_state=lambda num_rows: (),
-        act=partial(act, td3),
-        update=partial(update, td3, config.value_weight),
-        extras={},
-        data=Replay(config.replay, sequence_length=config.n_step, sync_acting_params=sync),
-    )
+    agent = bind_td3(td3, "td3_bc")._replace(update=partial(update, td3, config.value_weight))
     return with_normalized_samples(agent, spec, config.normalize_observations)
 
 

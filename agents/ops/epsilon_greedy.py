@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
-from agents.ops.schedules import Schedule
+from agents.ops.schedules import Schedule, linear
 from envpool_bridge.errors import UserError
 
 
@@ -27,13 +27,7 @@ def epsilon_schedule(start: float, end: float, decay_fraction: float, total_upda
             f"epsilon from {start} to {end} needs the number of updates of the whole run: got "
             f"total_updates={total_updates}; set it, or epsilon_start equal to epsilon_end"
         )
-    length = decay_fraction * total_updates
-
-    def epsilon(num_updates: Array) -> Array:
-        passed = jnp.clip(jnp.asarray(num_updates, jnp.float32) / length, 0.0, 1.0)
-        return start + (end - start) * passed
-
-    return epsilon
+    return linear(start, end, decay_fraction * total_updates)
 
 
 def apex_epsilon_exponents(alpha: float, num_rows: int) -> Array:

@@ -14,17 +14,20 @@ def descend(
     opt_state: OptState,
     params: Params,
     num_updates: Array,
+    rate_scale: Array | None = None,
 ) -> tuple[Params, OptState]:
     """Returns parameters and optimizer state after one step.
 
     Args:
-        optimizer: From `make_optimizer`.
+        optimizer: From `make_optimizer`, or with support for extra arguments.
         gradient: Of the loss.
         opt_state: State of the optimizer.
         params: Parameters.
         num_updates: int32 scalar, of which learning rates are functions.
+        rate_scale: Factor of the learning rate, a float32 scalar. None: 1.
     """
-    step, opt_state = optimizer.update(gradient, opt_state, params, num_updates=num_updates)
+    scale = {} if rate_scale is None else {"rate_scale": rate_scale}
+    step, opt_state = optimizer.update(gradient, opt_state, params, num_updates=num_updates, **scale)
     return optax.apply_updates(params, step), opt_state
 
 

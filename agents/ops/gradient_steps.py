@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params, Progress, Summary, Trajectory, UpdateFn
+from agents.ops.gradient_descent import descend
 from agents.ops.schedules import Schedules, current_values
 
 ScheduledLoss = Callable[[Params, Trajectory, Any, Array], tuple[Array, Metrics]]
@@ -36,9 +37,7 @@ def take_step(
         rate_scale: Factor of the learning rate, a float32 scalar. None: 1.
     """
     scheduled = optax.with_extra_args_support(optimizer)
-    arguments = {"num_updates": progress.num_updates} | ({} if rate_scale is None else {"rate_scale": rate_scale})
-    updates, opt_state = scheduled.update(grads, progress.opt_state, progress.params, **arguments)
-    params = optax.apply_updates(progress.params, updates)
+    params, opt_state = descend(scheduled, grads, progress.opt_state, progress.params, progress.num_updates, rate_scale)
     if stop is None:
         return Progress(params, opt_state, progress.num_updates, progress.num_skipped)
     skip = (progress.num_skipped > 0) | stop

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from agents.api import Array
-from agents.ops.schedules import Schedule
+from agents.api import Array, ReplayConfig
+from agents.ops.schedules import Schedule, linear
 from envpool_bridge.errors import UserError
 
 
@@ -27,7 +27,7 @@ def importance_weights(probability: Array, counted: Array, exponent: Array | flo
 
 
 def importance_exponent_schedule(
-    initial: float, total_updates: int, *, is_prioritized: bool = True, final: float = 1.0
+    replay: ReplayConfig, initial: float, total_updates: int, final: float = 1.0
 ) -> Schedule:
     """Returns beta (float32 scalar) as a function of `num_updates` (int32 scalar).
 
@@ -35,15 +35,15 @@ def importance_exponent_schedule(
     window the weight 1.
 
     Args:
+        replay: Its `priority_exponent` is 0 where windows are sampled uniformly.
         initial: beta of the first update, in [0, 1]; 0.4 in the paper.
         total_updates: Trajectories of the whole run.
-        is_prioritized: Whether windows are sampled by priority.
         final: beta at the end of the run, in [0, 1].
 
     Raises:
         UserError: `initial` or `final` is outside [0, 1], or beta changes over a run of unknown length.
     """
-    if not is_prioritized:
+    if not replay.priority_exponent:
         return lambda num_updates: jnp.zeros((), jnp.float32)
     if not (0.0 <= initial <= 1.0 and 0.0 <= final <= 1.0):
         raise UserError(f"the importance exponent must lie in [0, 1]: got {initial} and {final}")
@@ -52,9 +52,4 @@ def importance_exponent_schedule(
             f"the importance exponent changes from {initial} to {final} over the run and needs its number of updates: got "
             f"total_updates={total_updates}; give it, or an exponent of {final}"
         )
-
-    def exponent(num_updates: Array) -> Array:
-        passed = jnp.clip(jnp.asarray(num_updates, jnp.float32) / max(total_updates, 1), 0.0, 1.0)
-        return initial + (final - initial) * passed
-
-    return exponent
+    return linear(initial, final, max(total_updates, 1))

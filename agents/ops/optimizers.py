@@ -1,14 +1,14 @@
 """Optimizers of all algorithms: a clip of the gradient's global norm, then scaled steps."""
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from agents.ops import validate
-from agents.ops.schedules import scale_by_schedule
+from agents.ops.schedules import Schedules, scale_by_schedule
 from envpool_bridge.errors import UserError
 
 OptimizerName = Literal["adam", "adamw", "laprop", "rmsprop", "sgd"]
@@ -43,14 +43,11 @@ class OptimizerConfig:
     accumulate: int = 1
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(OptimizerName):
-            raise UserError(f"the optimizer must be one of {', '.join(get_args(OptimizerName))}: got {self.name!r}")
+        validate.choices(self, "optimizer.")
         validate.positive(self, "epsilon", "max_grad_norm", "adaptive_clip")
         validate.not_negative(self, "weight_decay", "initial_scale")
         validate.at_least_one(self, "accumulate")
-        for name in ("decay", "momentum"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise UserError(f"{name} must lie in [0, 1): got {getattr(self, name)}")
+        validate.fraction(self, "decay", "momentum", below_one=True)
         if self.momentum and self.name not in ("laprop", "rmsprop", "sgd"):
             raise UserError(
                 f"momentum is for 'laprop', 'rmsprop' and 'sgd': got {self.momentum} with {self.name!r}; set it to 0"
@@ -84,6 +81,11 @@ def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.Gradi
         return optimizer
     several: Any = optax.MultiSteps(optimizer, config.accumulate)
     return optax.GradientTransformationExtraArgs(several.init, several.update)
+
+
+def make_optimizers(config: OptimizerConfig, rates: Schedules) -> dict[str, optax.GradientTransformationExtraArgs]:
+    """Returns an optimizer of its own for each learning rate."""
+    return {name: make_optimizer(config, rate) for name, rate in rates.items()}
 
 
 def clip_by_parameters(share: float, smallest_norm: float = 1e-3) -> optax.GradientTransformation:

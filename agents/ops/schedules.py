@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from agents.api import Array, Metrics
+from agents.api import Array, LearnerState, Metrics
 from agents.ops import validate
 from envpool_bridge.errors import UserError
 
@@ -34,13 +34,11 @@ class ScheduleConfig:
     warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise UserError(f"kind must be one of {', '.join(get_args(Kind))}: got {self.kind!r}")
+        validate.choices(self)
         validate.not_negative(self, "end")
+        validate.fraction(self, "warmup", below_one=True)
         if self.kind == "exponential" and self.end == 0.0:
             raise UserError("an exponential schedule never reaches 0: expected end above 0, for example 0.01, got 0")
-        if not 0.0 <= self.warmup < 1.0:
-            raise UserError(f"warmup must lie in [0, 1): got {self.warmup}")
 
 
 CONSTANT = ScheduleConfig()
@@ -80,6 +78,28 @@ def make_schedules(config: Any, *names: str) -> Schedules:
         name: make_schedule(getattr(config, f"{name}_schedule"), getattr(config, name), config.total_updates)
         for name in names
     }
+
+
+def learning_rates(config: Any, *names: str) -> Schedules:
+    """Returns the learning rates of networks, by fields `NAME_learning_rate`, `learning_rate_schedule` and `total_updates`."""
+    schedule, total = config.learning_rate_schedule, config.total_updates
+    return {name: make_schedule(schedule, getattr(config, f"{name}_learning_rate"), total) for name in names}
+
+
+def linear(start: float, end: float, length: float) -> Schedule:
+    """Returns the schedule from `start` to `end` over the first `length` updates."""
+
+    def value(num_updates: Array) -> Array:
+        passed = jnp.clip(jnp.asarray(num_updates, jnp.float32) / length, 0.0, 1.0)
+        return start + (end - start) * passed
+
+    return value
+
+
+def sync_scheduled(name: str, schedule: Callable[[Any], Any], state: LearnerState) -> LearnerState:
+    """Returns the state whose parameter `name` is the schedule's value at its number of updates."""
+    value = jnp.asarray(schedule(state.num_updates), jnp.float32)
+    return dataclasses.replace(state, params={**state.params, name: value})
 
 
 def _fraction(config: ScheduleConfig, total_updates: int) -> optax.Schedule:

@@ -1,10 +1,51 @@
-"""Target networks: parameters that follow the learned ones slowly or at intervals. Pure functions of parameter trees."""
+"""Target networks: parameters that follow the learned ones slowly or at intervals. Pure functions."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from agents.api import Array, Params
+from agents.api import Array, LearnerState, Params
+from agents.ops.gradient_descent import descend
 from envpool_bridge.errors import UserError
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TargetNetwork:
+    """Learner state of a network with a target, apart from its parameters and optimizer.
+
+    Attributes:
+        target: Parameters of the target network.
+        num_gradient_steps: int32 scalar, gradient steps taken so far.
+    """
+
+    target: Params
+    num_gradient_steps: Array
+
+
+def init_target(network: Params) -> TargetNetwork:
+    """Returns the state before the first gradient step, when the target network is a copy of the network."""
+    # Copied: the state is donated, and no buffer may occur in it twice.
+    return TargetNetwork(jax.tree.map(jnp.copy, network), jnp.zeros((), jnp.int32))
+
+
+def descend_with_target(
+    optimizer: optax.GradientTransformationExtraArgs, gradient: Params, state: LearnerState, period: int
+) -> LearnerState:
+    """Returns the state after one gradient step, with the target network copied when due.
+
+    Args:
+        optimizer: From `make_optimizer`.
+        gradient: Of the loss, by `state.params["network"]`.
+        state: Its `extra` is a `TargetNetwork`; parameters other than "network" stay as they are.
+        period: Gradient steps from one copy to the next.
+    """
+    count = state.extra.num_gradient_steps + 1
+    network, opt_state = descend(optimizer, gradient, state.opt_state, state.params["network"], state.num_updates)
+    extra = TargetNetwork(periodic(state.extra.target, network, count, period), count)
+    return LearnerState({**state.params, "network": network}, opt_state, state.num_updates, extra)
 
 
 def polyak(target: Params, online: Params, tau: float | Array) -> Params:

@@ -17,12 +17,12 @@ def at_least_one(config: Any, *names: str) -> None:
             raise UserError(f"{name} must be at least 1: got {getattr(config, name)}")
 
 
-def positive(config: Any, *names: str) -> None:
-    """Raises UserError unless every named field is positive or None."""
+def positive(config: Any, *names: str, prefix: str = "") -> None:
+    """Raises UserError unless every named field is positive or None. `prefix` comes before its name in the message."""
     for name in names:
         value = getattr(config, name)
         if isinstance(value, int | float | np.number) and not value > 0.0:
-            raise UserError(f"{name} must be positive: got {value}")
+            raise UserError(f"{prefix}{name} must be positive: got {value}")
 
 
 def not_negative(config: Any, *names: str) -> None:
@@ -33,12 +33,16 @@ def not_negative(config: Any, *names: str) -> None:
             raise UserError(f"{name} must not be negative: got {value}")
 
 
-def fraction(config: Any, *names: str, above_zero: bool = False) -> None:
-    """Raises UserError unless every named field lies in [0, 1], or in (0, 1] with `above_zero`."""
+def fraction(config: Any, *names: str, above_zero: bool = False, below_one: bool = False, prefix: str = "") -> None:
+    """Raises UserError unless every named field lies in [0, 1], without 0 if `above_zero` and without 1 if `below_one`.
+
+    `prefix` comes before its name in the message.
+    """
     for name in names:
         value = getattr(config, name)
-        if not 0.0 <= value <= 1.0 or (above_zero and value == 0.0):
-            raise UserError(f"{name} must lie in {'(0' if above_zero else '[0'}, 1]: got {value}")
+        if not 0.0 <= value <= 1.0 or (above_zero and value == 0.0) or (below_one and value == 1.0):
+            allowed = f"{'(' if above_zero else '['}0, 1{')' if below_one else ']'}"
+            raise UserError(f"{prefix}{name} must lie in {allowed}: got {value}")
 
 
 def uniform_replay(config: Any, name: str) -> None:

@@ -5,7 +5,7 @@ to the n-step return, `reward + discount * (value of the bootstrap observation)`
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,20 +34,13 @@ class ValueDistribution(NamedTuple):
     loss: Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
-def make_value_distribution(
-    value_type: ValueType,
-    num_atoms: int,
-    v_min: float,
-    v_max: float,
-    huber_delta: float | None,
-    rescale_epsilon: float | None,
-) -> ValueDistribution:
-    """Returns the functions of a representation: `categorical_value`, `quantile_value` or `scalar_value`."""
-    if value_type == "c51":
-        return categorical_value(num_atoms, v_min, v_max)
-    if value_type == "quantile":
-        return quantile_value(num_atoms, huber_delta or 1.0)
-    return scalar_value(huber_delta, rescale_epsilon)
+def make_value_distribution(config: Any) -> ValueDistribution:
+    """Returns the functions of the representation that a configuration names, with its fields (see `agents.dqn.DQNConfig`)."""
+    if config.value_type == "c51":
+        return categorical_value(config.num_atoms, config.v_min, config.v_max)
+    if config.value_type == "quantile":
+        return quantile_value(config.num_atoms, config.huber_delta)
+    return scalar_value(config.huber_delta, config.value_rescale_epsilon)
 
 
 def scalar_value(huber_delta: float | None = 1.0, rescale_epsilon: float | None = None) -> ValueDistribution:

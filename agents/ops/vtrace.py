@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.ops import validate
 from envpool_bridge.errors import UserError
 
 
@@ -33,15 +34,12 @@ class VTraceConfig:
     lambda_: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("rho_bar", "c_bar", "policy_rho_bar"):
-            if not getattr(self, name) > 0.0:
-                raise UserError(f"vtrace.{name} must be positive: got {getattr(self, name)}")
+        validate.positive(self, "rho_bar", "c_bar", "policy_rho_bar", prefix="vtrace.")
+        validate.fraction(self, "lambda_", prefix="vtrace.")
         if self.c_bar > self.rho_bar:
             raise UserError(
                 f"vtrace.c_bar must not exceed rho_bar: got {self.c_bar} and {self.rho_bar}; use c_bar={self.rho_bar}"
             )
-        if not 0.0 <= self.lambda_ <= 1.0:
-            raise UserError(f"vtrace.lambda_ must lie in [0, 1]: got {self.lambda_}")
 
 
 class VTrace(NamedTuple):

@@ -10,7 +10,7 @@ the rewards that it then gives. Episode returns in metrics stay those of the env
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -78,11 +78,8 @@ class GAILConfig:
     discount: float = 0.99
 
     def __post_init__(self) -> None:
-        if self.algorithm not in get_args(Algorithm):
-            raise UserError(f"algorithm must be one of {', '.join(get_args(Algorithm))}: got {self.algorithm!r}")
+        validate.choices(self)
         validate.fraction(self, "discount")
-        if self.reward not in get_args(RewardForm):
-            raise UserError(f"reward must be one of {', '.join(get_args(RewardForm))}: got {self.reward!r}")
         validate.at_least_one(self, "steps_per_update", "batch_size")
         validate.positive(self, "learning_rate")
         validate.not_negative(self, "entropy_coef")

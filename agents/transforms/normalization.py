@@ -34,6 +34,7 @@ from agents.api import (
     Trajectory,
     UpdateFn,
 )
+from agents.ops import validate
 from agents.ops.return_moments import ReturnBatch, ReturnMoments, init_returns, merge_returns, return_batch
 from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, init_moments, merge
 from envpool_bridge.errors import UserError
@@ -69,9 +70,7 @@ class NormalizationConfig:
     random_start: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("clip_observation", "clip_reward", "epsilon"):
-            if not getattr(self, name) > 0.0:
-                raise UserError(f"normalization.{name} must be positive: got {getattr(self, name)}")
+        validate.positive(self, "clip_observation", "clip_reward", "epsilon", prefix="normalization.")
 
 
 class Normalizer:

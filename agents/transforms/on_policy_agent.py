@@ -1,6 +1,7 @@
 """Construction of on-policy agents: a policy network that acts, an update, and the wrappers around that update."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -93,12 +94,8 @@ class PolicyGradientConfig:
         validate.fraction(self, "discount")
 
 
-class PolicyGradientLoss(Protocol):
-    """Loss of a whole trajectory and float32 scalar metrics; `entropy_coef` is the present weight of the entropy bonus."""
-
-    def __call__(
-        self, config: Any, net: ActorCritic, params: Params, trajectory: Trajectory, entropy_coef: Array | float, /
-    ) -> tuple[Array, Metrics]: ...
+PolicyGradientLoss = Callable[[Any, ActorCritic, Params, Trajectory, Array | float], tuple[Array, Metrics]]
+"""Maps (configuration, network, parameters, trajectory, present weight of the entropy bonus) to the loss and float32 metrics."""
 
 
 def make_policy_gradient_agent(

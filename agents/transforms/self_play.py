@@ -71,11 +71,8 @@ class SelfPlayConfig:
             raise UserError(
                 f"self_play.library_size must be at least the number of members, {len(self.members)}: got {self.library_size}"
             )
-        if not 0.0 <= self.self_share < 1.0:
-            raise UserError(f"self_play.self_share must lie in [0, 1): got {self.self_share}")
-        known = ("uniform", "newest", "hard", "variance", "mixture")
-        if self.opponents not in known:
-            raise UserError(f"self_play.opponents must be one of {', '.join(known)}: got {self.opponents!r}")
+        validate.fraction(self, "self_share", below_one=True, prefix="self_play.")
+        validate.choices(self, "self_play.")
         if (self.opponents == "mixture") != bool(self.mixture):
             raise UserError(
                 f"self_play.mixture has the weights of opponents 'mixture', and belongs to no others: got {self.mixture} for "

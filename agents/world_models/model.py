@@ -103,7 +103,8 @@ def make_world_model(sizes: Sizes, spec: EnvSpec, dtype: DTypeName, unroll: int 
 
     def init(key: Array) -> Params:
         keys = jax.random.split(key, 5)
-        observation = _agent_zeros(spec)
+        # As agents see it: with all frames.
+        observation = map_leaves(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), spec.observation)
         latent, action = initial_latent(sizes, 1), jnp.zeros((1, actions.size))
         encoded = encoder.init(keys[0], observation)
         tokens = encoder.apply(encoded, observation)
@@ -250,8 +251,3 @@ def predicted_discount(model: WorldModel, params: Params, features: Array) -> Ar
 def split_params(params: Params) -> tuple[Params, Params]:
     """Returns the parameters that an agent with a world model acts with, and the others, by name of the network."""
     return {name: params[name] for name in _ACTING}, {name: params[name] for name in params if name not in _ACTING}
-
-
-def _agent_zeros(spec: EnvSpec) -> Observation:
-    """Returns one observation [1, *leaf] of zeros, as agents see it: with all frames."""
-    return map_leaves(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), spec.observation)

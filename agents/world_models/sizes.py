@@ -1,7 +1,7 @@
 """Sizes of a world model by name."""
 
 import dataclasses
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from agents.ops import validate
 from envpool_bridge.errors import UserError
@@ -66,8 +66,7 @@ class WorldModelConfig:
     unroll: int = 1
 
     def __post_init__(self) -> None:
-        if self.size not in get_args(SizeName):
-            raise UserError(f"size must be one of {', '.join(get_args(SizeName))}: got {self.size!r}")
+        validate.choices(self)
         validate.positive(self, "deter", "hidden", "classes", "depth", "units")
         validate.at_least_one(self, "stoch", "blocks", "unroll")
         if self.sizes.deter % self.blocks:

@@ -49,15 +49,11 @@ def observe_window(model: WorldModel, params: Params, window: Trajectory, burn_i
         burn_in: Steps that are not learned.
         key: Of the samples, consumed.
     """
-    stored, num_renewed = window.agent_state, burn_in + 1
+    stored, parts = window.agent_state, (slice(burn_in + 1), slice(burn_in + 1, None))
     action = jnp.concatenate([stored["action"][None], model.actions.encode(window.action)])
     noise = jax.random.gumbel(key, (*action.shape[:2], model.sizes.stoch, model.sizes.classes))
     inputs = (action, window.is_first, window.observation, noise)
-    early, learned = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in _parts(num_renewed))
+    early, learned = (jax.tree.map(lambda leaf, part=part: leaf[part], inputs) for part in parts)
     renewed = observe(model, params, load_latent(model, stored), *early).latent
     start: Latent = jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf[-1]), renewed)
     return observe(model, params, start, *learned)
-
-
-def _parts(num_first: int) -> tuple[slice, slice]:
-    return slice(num_first), slice(num_first, None)

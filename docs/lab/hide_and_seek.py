@@ -22,7 +22,7 @@ from envpool_bridge.envs.protocol import GymnasiumReset
 from envpool_bridge.envs.suites.hide_and_seek import GAMES
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
-from envpool_bridge.spec.tree import take, write
+from envpool_bridge.spec.tree import write
 from jaxsrl.bench.processes import answering_processes, speed_of_all
 from jaxsrl.bench.random_actions import random_actions
 
@@ -137,7 +137,7 @@ def _pool(game: str, workers: int) -> Iterator[Callable[[float], float]]:
     # Lanes as training has them: no worker waits for another, whose episode may be in its reset of 7 ms.
     rows = _ENVS_PER_WORKER // _LANES_PER_WORKER * spec.rows_per_env
     shape = PoolShape(workers, _LANES_PER_WORKER, 1, rows, _ROLLOUT_LENGTH, _NUM_SLOTS)
-    drawn = random_actions(spec, np.random.default_rng(0), (97, shape.rows_per_lane))
+    actions = random_actions(spec, shape.rows_per_lane)
     with EnvPool(source, shape, PoolOptions(cores=tuple(range(workers))), spec=spec) as pool:
         parts = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
         pool.start([GymnasiumReset(tuple(part)) for part in parts])
@@ -149,7 +149,7 @@ def _pool(game: str, workers: int) -> Iterator[Callable[[float], float]]:
                     pool.release(full)
                 for lane in pool.wait_ready(1.0):
                     turn += 1
-                    write(pool.next_action(lane), take(drawn, turn % 97))
+                    write(pool.next_action(lane), actions[turn % len(actions)])
                     pool.post_actions(lane)
                     done += shape.rows_per_lane // spec.rows_per_env
             return done / (time.perf_counter() - start)

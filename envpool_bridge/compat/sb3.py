@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any, cast
 
 import gymnasium
@@ -13,7 +14,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[r
     VecEnvStepReturn,
 )
 
-from envpool_bridge.envs.env_functions import call_attribute, get_attribute, has_wrapper, set_attribute
+from envpool_bridge.envs.env_functions import call_attribute, has_wrapper
 from envpool_bridge.vector_env import PoolVectorEnv
 from envpool_bridge.vector_env.arguments import EnvFn
 from envpool_bridge.vector_env.results import Report, info_of, split
@@ -83,11 +84,11 @@ class PoolVecEnv(VecEnv):
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """Returns an attribute of each of these environments."""
-        return self._apply(partial(get_attribute, attr_name), indices)
+        return self._apply(methodcaller("get_wrapper_attr", attr_name), indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Sets an attribute of each of these environments to one value."""
-        self._apply(partial(set_attribute, attr_name, value), indices)
+        self._apply(methodcaller("set_wrapper_attr", attr_name, value), indices)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any

@@ -4,16 +4,14 @@ Source: Mnih et al. 2015, methods ("frame skipping"). Observation and infos are 
 """
 
 import dataclasses
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import gymnasium
 
-from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.native_envpool import NativeEnvPoolSource
-from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.envs.one_by_one import OneByOneSource
+from envpool_bridge.envs.parallel_env import AgentsWrapper, ParallelEnv, ParallelStep
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.suites.turn_based import TurnBased
 from envpool_bridge.errors import UserError
@@ -43,12 +41,9 @@ def with_action_repeat(source: EnvSource, repeat: int) -> EnvSource:
     """Returns the source of the same environments, whose env steps are up to `repeat` steps of theirs."""
     if isinstance(source, NativeEnvPoolSource):
         return source.with_action_repeat(repeat)
-    if isinstance(source, GymnasiumSource):
-        repeated = source.wrapped(partial(_repeated, repeat))
-    elif isinstance(source, ParallelSource):
-        repeated = source.wrapped(partial(_repeated_agents, repeat))
-    else:
+    if not isinstance(source, OneByOneSource):
         raise UserError(f"action_repeat needs environments that are made one by one, got a {type(source).__name__}")
+    repeated = source.wrapped(ActionRepeatAgents if isinstance(source, ParallelSource) else ActionRepeat, repeat)
     return dataclasses.replace(repeated, action_repeat=source.action_repeat * repeat)
 
 
@@ -75,8 +70,8 @@ class ActionRepeat(gymnasium.Wrapper):
         return observation, total, terminated, truncated, info
 
 
-class ActionRepeatAgents:
-    """Parallel environment that repeats the actions of all agents; implements `ParallelEnv`.
+class ActionRepeatAgents(AgentsWrapper):
+    """Parallel environment that repeats the actions of all agents.
 
     A step in which an agent ends or joins is the last repetition.
 
@@ -91,14 +86,10 @@ class ActionRepeatAgents:
     def __init__(self, env: ParallelEnv, repeat: int) -> None:
         if isinstance(env, TurnBased):
             raise UserError(f"action_repeat is not for games of turns, {_MOVES}: set it 1")
-        self._env, self._repeat = env, repeat
+        super().__init__(env)
+        self._repeat = repeat
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
-
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         total = dict(rewards)
         for _ in range(self._repeat - 1):
@@ -107,11 +98,3 @@ class ActionRepeatAgents:
             observations, rewards, terminated, truncated, infos = self._env.step(actions)
             total = {name: total.get(name, 0.0) + reward for name, reward in rewards.items()}
         return observations, total, terminated, truncated, infos
-
-
-def _repeated(repeat: int, make_env: Callable[..., gymnasium.Env], **kwargs: Any) -> gymnasium.Env:
-    return ActionRepeat(make_env(**kwargs), repeat)
-
-
-def _repeated_agents(repeat: int, make_env: Callable[..., ParallelEnv], **kwargs: Any) -> ParallelEnv:
-    return ActionRepeatAgents(make_env(**kwargs), repeat)  # pyright: ignore[reportReturnType]

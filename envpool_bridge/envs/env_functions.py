@@ -6,16 +6,6 @@ from typing import Any
 import gymnasium
 
 
-def get_attribute(name: str, env: gymnasium.Env) -> Any:
-    """Returns an attribute of the environment or of a wrapper."""
-    return env.get_wrapper_attr(name)
-
-
-def set_attribute(name: str, value: Any, env: gymnasium.Env) -> None:
-    """Sets an attribute of the environment; a wrapper that defines it receives it."""
-    env.set_wrapper_attr(name, value)
-
-
 def call_attribute(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], env: gymnasium.Env) -> Any:
     """Returns the result of a method, or the attribute if it is not callable."""
     attribute = env.get_wrapper_attr(name)

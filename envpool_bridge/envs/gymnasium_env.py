@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import call
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,7 +16,8 @@ from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.info_fields import write_infos
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
-from envpool_bridge.envs.io.spaces import env_spec
+from envpool_bridge.envs.io.spaces import spec_of_spaces
+from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.protocol import (
     EpisodeReset,
     FirstRows,
@@ -42,7 +43,7 @@ MakeEnv = Callable[[], gymnasium.Env]
 
 
 @dataclasses.dataclass(frozen=True)
-class GymnasiumSource:
+class GymnasiumSource(OneByOneSource):
     """Rows of `make_env()`.
 
     Attributes:
@@ -78,14 +79,6 @@ class GymnasiumSource:
     stagger: int = 0
     evaluation_env: MakeEnv | None = None
 
-    def spec(self) -> EnvSpec:
-        """Returns the spec of a row; makes one environment and closes it."""
-        env = self.make_env()
-        try:
-            return self._spec(env)
-        finally:
-            env.close()
-
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "GymnasiumRows":
         """Makes the rows of these ids."""
         envs = [self.make_env() for _ in row_ids]
@@ -95,18 +88,10 @@ class GymnasiumSource:
             rows.first_limits = [first_episode_steps(run_seed, row, self.stagger) for row in row_ids]
         return rows
 
-    def for_evaluation(self) -> Self:
-        """Returns rows of whole episodes with the environments' own rewards."""
-        return dataclasses.replace(self, make_env=self.evaluation_env or self.make_env, evaluation_env=None, stagger=0)
-
-    def wrapped(self, wrap: Callable[[MakeEnv], gymnasium.Env]) -> Self:
-        """Returns rows whose environments are `wrap(make_env)`, in evaluation too."""
-        evaluation_env = self.evaluation_env and partial(wrap, self.evaluation_env)
-        return dataclasses.replace(self, make_env=partial(wrap, self.make_env), evaluation_env=evaluation_env)
-
     def _spec(self, env: gymnasium.Env) -> EnvSpec:
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
-        spec = with_frames(env_spec(env, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
+        spaces = env.observation_space, env.action_space
+        spec = with_frames(spec_of_spaces(*spaces, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
         return dataclasses.replace(spec, info_fields=tuple(self.info_fields), stage=self.stage, levels=self.levels)
 
 

@@ -7,17 +7,16 @@ of the nearest values that the action space allows.
 
 import copy
 import dataclasses
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.io.spaces import items_of_observation, items_of_space
 from envpool_bridge.envs.multi_agent_env import ParallelSource
-from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.envs.one_by_one import OneByOneSource
+from envpool_bridge.envs.parallel_env import AgentsWrapper, ParallelEnv, ParallelReset, ParallelStep
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 
@@ -38,7 +37,7 @@ class LastStep:
 
     def space(self, env_id: str, observation: gymnasium.Space, action: gymnasium.Space) -> spaces.Dict:
         """Returns the observation's space with the items. Raises UserError if it has items of these names."""
-        items = dict(observation.spaces) if isinstance(observation, spaces.Dict) else {"observation": observation}
+        items = items_of_space(observation)
         added = self._chosen(action, spaces.Box(-np.inf, np.inf, (), np.float32))
         for name in added:
             if name in items:
@@ -47,8 +46,7 @@ class LastStep:
 
     def added(self, observation: Any, action: Any, reward: Any) -> dict[str, Any]:
         """Returns the observation with the items."""
-        items = observation if isinstance(observation, dict) else {"observation": observation}
-        return {**items, **self._chosen(action, reward)}
+        return {**items_of_observation(observation), **self._chosen(action, reward)}
 
     def _chosen(self, action: Any, reward: Any) -> dict[str, Any]:
         return ({LAST_ACTION: action} if self.action else {}) | ({LAST_REWARD: reward} if self.reward else {})
@@ -60,11 +58,11 @@ def with_last_step(source: EnvSource, suite: str, chosen: LastStep) -> EnvSource
     Raises:
         UserError: its environments are stepped together, by code that no wrapper can enter.
     """
-    if isinstance(source, GymnasiumSource):
-        return source.wrapped(partial(_wrapped, chosen))
-    if isinstance(source, ParallelSource):
-        return source.wrapped(partial(_wrapped_agents, chosen))
-    raise UserError(f"last_action and last_reward are not for suite {suite!r}, whose environments are stepped together")
+    if not isinstance(source, OneByOneSource):
+        raise UserError(
+            f"last_action and last_reward are not for suite {suite!r}, whose environments are stepped together"
+        )
+    return source.wrapped(LastStepAgents if isinstance(source, ParallelSource) else LastStepEnv, chosen)
 
 
 def first_action(space: gymnasium.Space) -> Any:
@@ -104,17 +102,12 @@ class LastStepEnv(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[dict[str, Any], Any, bool, bool, dict[str, Any]]:
         taken = copy.deepcopy(action)  # the environment may change its argument
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return (
-            self._chosen.added(observation, taken, np.asarray(reward, np.float32)),
-            reward,
-            terminated,
-            truncated,
-            info,
-        )
+        observation = self._chosen.added(observation, taken, np.asarray(reward, np.float32))
+        return observation, reward, terminated, truncated, info
 
 
-class LastStepAgents:
-    """Parallel environment with each agent's own last step in its observations; implements `ParallelEnv`.
+class LastStepAgents(AgentsWrapper):
+    """Parallel environment with each agent's own last step in its observations.
 
     An agent that joins has the items of a first observation.
 
@@ -124,24 +117,18 @@ class LastStepAgents:
     """
 
     def __init__(self, env: ParallelEnv, chosen: LastStep) -> None:
-        self._env, self._chosen = env, chosen
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
+        super().__init__(env)
+        self._chosen = chosen
 
     def observation_space(self, agent: str) -> gymnasium.Space:
         own = self._env.observation_space(agent), self._env.action_space(agent)
         return self._chosen.space(type(self._env).__name__, *own)
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> ParallelReset:
         observations, infos = self._env.reset(seed=seed, options=options)
         return self._added(observations, {}, {}), infos
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
         taken = copy.deepcopy(actions)
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         return self._added(observations, taken, rewards), rewards, terminated, truncated, infos
@@ -155,11 +142,3 @@ class LastStepAgents:
             )
             for name, observation in observations.items()
         }
-
-
-def _wrapped(chosen: LastStep, make_env: Callable[..., gymnasium.Env], **kwargs: Any) -> gymnasium.Env:
-    return LastStepEnv(make_env(**kwargs), chosen)
-
-
-def _wrapped_agents(chosen: LastStep, make_env: Callable[..., ParallelEnv], **kwargs: Any) -> ParallelEnv:
-    return LastStepAgents(make_env(**kwargs), chosen)  # pyright: ignore[reportReturnType]

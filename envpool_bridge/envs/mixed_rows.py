@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,7 +9,9 @@ import numpy as np
 from gymnasium import spaces
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.io.spaces import items_of_observation, items_of_space
 from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.protocol import EnvRows, EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, describe_leaves
@@ -31,7 +32,7 @@ class MixedSource:
         row_spec: spec of every row, with the tasks.
     """
 
-    sources: tuple[GymnasiumSource | ParallelSource, ...]
+    sources: tuple[OneByOneSource, ...]
     row_spec: EnvSpec
 
     def spec(self) -> EnvSpec:
@@ -74,9 +75,9 @@ def mixed_source(
     shares = tuple(shares) or (1.0,) * len(names)
     if len(shares) != len(names) or not all(0.0 < share < float("inf") for share in shares):
         raise UserError(f"expected one positive share for each of {list(names)}, got {list(shares)}")
-    each: list[GymnasiumSource | ParallelSource] = []
+    each: list[OneByOneSource] = []
     for place, (name, source) in enumerate(sources.items()):
-        if not isinstance(source, GymnasiumSource | ParallelSource):
+        if not isinstance(source, OneByOneSource):
             raise UserError(f"rows that differ are not for {name}, whose environments are stepped together")
         each.append(_with_task(source, place, len(names)) if add_task else source)
     specs = [source.spec() for source in each]
@@ -138,23 +139,17 @@ class TaskObservation(gymnasium.ObservationWrapper):
         super().__init__(env)
         self._own = np.zeros(num_tasks, np.float32)
         self._own[task] = 1.0
-        inner = env.observation_space
-        items = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
+        items = items_of_space(env.observation_space)
         if TASK in items:
             raise UserError(f"observations have an item {TASK!r} of their own: set add_task false")
         self.observation_space = spaces.Dict({**items, TASK: spaces.Box(0.0, 1.0, (num_tasks,), np.float32)})
 
     def observation(self, observation: Any) -> dict[str, Any]:
         """Returns the observation with the item."""
-        items = observation if isinstance(observation, dict) else {"observation": observation}
-        return {**items, TASK: self._own}
+        return {**items_of_observation(observation), TASK: self._own}
 
 
-def _with_task(source: GymnasiumSource | ParallelSource, task: int, num_tasks: int) -> GymnasiumSource:
+def _with_task(source: OneByOneSource, task: int, num_tasks: int) -> GymnasiumSource:
     if not isinstance(source, GymnasiumSource):
         raise UserError("add_task is for environments of one agent: set it false")
-    return source.wrapped(partial(_add_task, task, num_tasks))
-
-
-def _add_task(task: int, num_tasks: int, make_env: Callable[[], gymnasium.Env]) -> gymnasium.Env:
-    return TaskObservation(make_env(), task, num_tasks)
+    return source.wrapped(TaskObservation, task, num_tasks)

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from envpool_bridge.envs.io.homogeneous_agents import HomogeneousAgents, are_hom
 from envpool_bridge.envs.io.info_fields import write_infos
 from envpool_bridge.envs.io.per_agent_rows import PerAgentRows
 from envpool_bridge.envs.multi_agent_spec import parallel_spec, with_state
+from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.protocol import (
     EpisodeReset,
@@ -31,7 +31,7 @@ TeamReward = Literal["own", "sum", "mean"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelSource:
+class ParallelSource(OneByOneSource):
     """Rows of `make_env()`, a PettingZoo parallel environment.
 
     Attributes:
@@ -60,14 +60,6 @@ class ParallelSource:
     action_repeat: int = 1
     evaluation_env: Callable[[], ParallelEnv] | None = None
 
-    def spec(self) -> EnvSpec:
-        """Returns the spec of a row; makes one environment and closes it."""
-        env = self.make_env()
-        try:
-            return self._spec(env)
-        finally:
-            env.close()
-
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "ParallelRows":
         """Makes the rows of these ids, which must cover whole environments.
 
@@ -84,16 +76,6 @@ class ParallelSource:
             )
         envs = [first, *(self.make_env() for _ in range(count - 1))]
         return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
-
-    def for_evaluation(self) -> Self:
-        """Returns rows of whole episodes with the environments' own rewards."""
-        make_env = self.evaluation_env or self.make_env
-        return dataclasses.replace(self, make_env=make_env, evaluation_env=None, stagger=0)
-
-    def wrapped(self, wrap: Callable[[Callable[[], ParallelEnv]], ParallelEnv]) -> Self:
-        """Returns rows whose environments are `wrap(make_env)`, in evaluation too."""
-        evaluation_env = self.evaluation_env and partial(wrap, self.evaluation_env)
-        return dataclasses.replace(self, make_env=partial(wrap, self.make_env), evaluation_env=evaluation_env)
 
     def _spec(self, env: ParallelEnv) -> EnvSpec:
         spec = parallel_spec(env, self.env_id or type(env).__name__, self.global_state)

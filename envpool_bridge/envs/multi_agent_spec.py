@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envpool_bridge.envs.io.spaces import spec_of_spaces
+from envpool_bridge.envs.io.spaces import items_of_observation, items_of_space, spec_of_spaces
 from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.padding import padded_spec
@@ -46,19 +46,13 @@ def parallel_spec(env: ParallelEnv, env_id: str, global_state: bool) -> EnvSpec:
 def with_state(env: ParallelEnv, observations: dict[str, Any]) -> dict[str, Any]:
     """Adds the environment's global state to each agent's observation."""
     state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
-    return {name: _joined(observation, state) for name, observation in observations.items()}
-
-
-def _joined(observation: Any, state: np.ndarray) -> dict[str, Any]:
-    return (
-        {**observation, STATE: state} if isinstance(observation, dict) else {"observation": observation, STATE: state}
-    )
+    return {name: {**items_of_observation(own), STATE: state} for name, own in observations.items()}
 
 
 def _agent_spec(env: ParallelEnv, env_id: str, name: str, state: gymnasium.Space | None) -> AgentSpec:
     observed = env.observation_space(name)
     if state is not None:
-        own = observed.spaces if isinstance(observed, spaces.Dict) else {"observation": observed}
+        own = items_of_space(observed)
         if STATE in own:
             raise UserError(f"{env_id}: agent {name} already observes an item {STATE!r}: use global_state false")
         observed = spaces.Dict({**own, STATE: state})

@@ -4,7 +4,6 @@ Its Python side seeds a pool when it is made, never at a reset. A reset with see
 """
 
 import dataclasses
-import difflib
 import warnings
 from functools import partial
 from typing import Any, Self
@@ -16,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envpool_bridge.envs.suites.optional_imports import validate_installed
-from envpool_bridge.envs.suites.options import validate_at_least
+from envpool_bridge.envs.suites.options import did_you_mean, validate_at_least
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.tree import map_leaves, take, write
@@ -52,9 +51,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     envpool = _import_envpool(bool(kwargs.get(_PIXELS)))
     known = envpool.list_all_envs()
     if env_id not in known:
-        close = difflib.get_close_matches(env_id, known, n=3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise UserError(f"unknown id {env_id!r} of suite 'envpool'{hint}")
+        raise UserError(f"unknown id {env_id!r} of suite 'envpool'{did_you_mean(env_id, known, before='; ')}")
     ours = sorted(set(kwargs) & set(_OURS))
     if ours:
         raise UserError(

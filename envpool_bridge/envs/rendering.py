@@ -12,9 +12,8 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
-from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.io.validation import describe
-from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.protocol import EnvRows, EnvSource
 from envpool_bridge.errors import BadEnvOutputError, UserError
@@ -49,7 +48,7 @@ class RenderingSource:
         screen: receives the frames.
     """
 
-    source: GymnasiumSource | ParallelSource
+    source: OneByOneSource
     screen: FrameConsumer
 
     def spec(self) -> EnvSpec:
@@ -57,11 +56,10 @@ class RenderingSource:
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
         """Makes the rows of one environment: a screen shows only one."""
-        shown = dataclasses.replace(self.source, make_env=partial(_make_rendered, self.source.make_env, self.screen))
-        return shown.make_rows(row_ids, run_seed, keep_infos)
+        return self.source.wrapped(RenderedEnv, self.screen).make_rows(row_ids, run_seed, keep_infos)
 
 
-def rendering(source: EnvSource) -> tuple[GymnasiumSource | ParallelSource, float]:
+def rendering(source: EnvSource) -> tuple[OneByOneSource, float]:
     """Returns a source of the same environments in render mode, and a natural number of env steps per second.
 
     It makes two environments and renders a frame with the second, so that errors are raised here.
@@ -70,7 +68,7 @@ def rendering(source: EnvSource) -> tuple[GymnasiumSource | ParallelSource, floa
         UserError: the source, the environment or this machine cannot render.
     """
     name = getattr(source, "env_id", "") or type(source).__name__
-    if not isinstance(source, GymnasiumSource | ParallelSource):
+    if not isinstance(source, OneByOneSource):
         raise UserError(f"{name} {_EXPECTED}, got a {type(source).__name__}")
     if not _takes_render_mode(source.make_env):
         raise UserError(f"{name} {_EXPECTED}, got a make_env that does not")
@@ -140,10 +138,6 @@ def _frame(env: Any, name: str) -> np.ndarray:
     if isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8:
         return frame
     raise BadEnvOutputError(f"{name}: expected render() to return [height, width, 3] uint8, got {describe(frame)}")
-
-
-def _make_rendered(make_env: Callable[[], Any], screen: FrameConsumer) -> "RenderedEnv":
-    return RenderedEnv(make_env(), screen)
 
 
 class RenderedEnv:

@@ -7,16 +7,15 @@ from typing import Any
 
 import gymnasium
 
-from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.mixed_rows import MixedSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
-from envpool_bridge.envs.parallel_env import ParallelEnv
+from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec, describe_leaves
 
 
-def staged_source(sources: Sequence[EnvSource], env_id: str) -> GymnasiumSource | ParallelSource:
+def staged_source(sources: Sequence[EnvSource], env_id: str) -> OneByOneSource:
     """Returns a source of environments with a stage for each of `sources`. Makes one environment of each.
 
     The last stage gives the spaces and the agents. Agents that an earlier stage lacks are absent in its episodes.
@@ -31,7 +30,7 @@ def staged_source(sources: Sequence[EnvSource], env_id: str) -> GymnasiumSource 
     if len(sources) < 2:
         raise UserError(f"stages need at least two environments: got {len(sources)}")
     last = sources[-1]
-    if not isinstance(last, GymnasiumSource | ParallelSource):
+    if not isinstance(last, OneByOneSource):
         raise UserError(f"stages are not for {env_id}, whose environments are stepped together")
     expected = last.spec()
     makers: list[Callable[..., Any]] = []
@@ -47,7 +46,7 @@ def staged_source(sources: Sequence[EnvSource], env_id: str) -> GymnasiumSource 
         same_kind: Any = source
         makers.append(same_kind.make_env)
         evaluated.append(same_kind.for_evaluation().make_env)
-    kind = StagedEnv if isinstance(last, GymnasiumSource) else StagedParallelEnv
+    kind = StagedParallelEnv if isinstance(last, ParallelSource) else StagedEnv
     made, whole_games = (partial[Any](kind, tuple(each), env_id) for each in (makers, evaluated))
     return dataclasses.replace(last, make_env=made, env_id=env_id, evaluation_env=whole_games)
 
@@ -87,7 +86,7 @@ def _difference(given: EnvSpec, expected: EnvSpec) -> str:
 
 
 class _Stages:
-    """The environments of all stages; each is made at its first episode.
+    """Environment of several stages; the environment of each is made at its first episode.
 
     Args:
         makers: make the environment of stages 0, 1, ...
@@ -95,79 +94,58 @@ class _Stages:
         render_mode: of all environments; None makes them without one.
     """
 
-    def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None) -> None:
+    def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None = None) -> None:
         self._makers, self._env_id = makers, env_id
         self._options = {} if render_mode is None else {"render_mode": render_mode}
         self._made: dict[int, Any] = {}
-        self.current = self.take(len(makers) - 1)
+        self._last = self._current = self._at(len(makers) - 1)
 
-    def take(self, stage: int) -> Any:
-        """Returns the environment of a stage, which is the current one from now on.
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Starts an episode of the stage `options["stage"]`; of the last stage without it.
 
         Raises:
             UserError: no such stage.
         """
-        if not 0 <= stage < len(self._makers):
-            raise UserError(f"{self._env_id} has stages 0 to {len(self._makers) - 1}: got {stage}")
-        if stage not in self._made:
-            self._made[stage] = self._makers[stage](**self._options)
-        self.current = self._made[stage]
-        return self.current
-
-    def begin(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any] | None]:
-        """Returns the environment of the stage in a reset's options, the last one without; and the other options."""
         others = dict(options or {})
-        stage = others.pop("stage", len(self._makers) - 1)
-        return self.take(int(stage)), others or None
+        self._current = self._at(int(others.pop("stage", len(self._makers) - 1)))
+        return self._current.reset(seed=seed, options=others or None)
+
+    def step(self, action: Any) -> Any:
+        """Steps the environment of the episode's stage."""
+        return self._current.step(action)
+
+    def render(self) -> Any:
+        """Renders the environment of the episode's stage."""
+        return self._current.render()
 
     def close(self) -> None:
         """Closes all environments; idempotent."""
         while self._made:
             self._made.popitem()[1].close()
 
+    def _at(self, stage: int) -> Any:
+        if not 0 <= stage < len(self._makers):
+            raise UserError(f"{self._env_id} has stages 0 to {len(self._makers) - 1}: got {stage}")
+        if stage not in self._made:
+            self._made[stage] = self._makers[stage](**self._options)
+        return self._made[stage]
 
-class StagedEnv(gymnasium.Env):
-    """Gymnasium environment of several stages.
+
+class StagedEnv(_Stages, gymnasium.Env):  # pyright: ignore[reportIncompatibleMethodOverride]  seeds may be positional
+    """Gymnasium environment of several stages with equal spaces.
 
     Every reset needs a seed for results that can be repeated: the environments of the stages have generators of their own.
-
-    Args:
-        makers: make the environment of stages 0, 1, ..., with equal spaces.
-        env_id: name for messages.
-        render_mode: of all environments.
     """
 
     def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None = None) -> None:
-        self._stages = _Stages(makers, env_id, render_mode)
-        last = self._stages.current
+        super().__init__(makers, env_id, render_mode)
+        last = self._last
         self.observation_space, self.action_space = last.observation_space, last.action_space
         self.metadata, self.spec, self.render_mode = last.metadata, last.spec, last.render_mode
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Starts an episode of the stage `options["stage"]`; of the last stage without it."""
-        env, others = self._stages.begin(options)
-        return env.reset(seed=seed, options=others)
 
-    def step(self, action: Any) -> Any:
-        """Steps the environment of the episode's stage."""
-        return self._stages.current.step(action)
-
-    def render(self) -> Any:
-        """Renders the environment of the episode's stage."""
-        return self._stages.current.render()
-
-    def close(self) -> None:
-        """Closes all environments; idempotent."""
-        self._stages.close()
-
-
-class StagedParallelEnv:
-    """Environment of several agents and several stages, with PettingZoo's parallel API.
-
-    Args:
-        makers: make the environment of stages 0, 1, ...; the last one has all agents.
-        env_id: name for messages.
-        render_mode: of all environments.
+class StagedParallelEnv(_Stages):
+    """Environment of several agents and several stages, with PettingZoo's parallel API; the last stage has all agents.
 
     Attributes:
         possible_agents: those of the last stage.
@@ -175,14 +153,13 @@ class StagedParallelEnv:
     """
 
     def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None = None) -> None:
-        self._stages = _Stages(makers, env_id, render_mode)
-        self._last: ParallelEnv = self._stages.current
+        super().__init__(makers, env_id, render_mode)
         self.possible_agents, self.metadata = self._last.possible_agents, getattr(self._last, "metadata", {})
 
     @property
     def agents(self) -> list[str]:
         """Agents present in the episode."""
-        return self._stages.current.agents
+        return self._current.agents
 
     def observation_space(self, agent: str) -> gymnasium.Space:
         """Returns the agent's space."""
@@ -192,21 +169,8 @@ class StagedParallelEnv:
         """Returns the agent's space."""
         return self._last.action_space(agent)
 
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Starts an episode of the stage `options["stage"]`; of the last stage without it."""
-        env, others = self._stages.begin(options)
-        return env.reset(seed=seed, options=others)
-
-    def step(self, actions: dict[str, Any]) -> Any:
-        """Steps the environment of the episode's stage."""
-        return self._stages.current.step(actions)
-
-    def close(self) -> None:
-        """Closes all environments; idempotent."""
-        self._stages.close()
-
     def __getattr__(self, name: str) -> Any:
-        """Returns what else the environment of the episode's stage offers: `state`, `state_space`, `render`."""
+        """Returns what else the environment of the episode's stage offers: `state`, `state_space`."""
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._stages.current, name)
+        return getattr(self._current, name)

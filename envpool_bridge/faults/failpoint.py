@@ -19,10 +19,11 @@ the interpreter's lock held), `stop` (SIGSTOP).
 
 import ctypes
 import dataclasses
+import itertools
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
@@ -86,30 +87,18 @@ def arm(failpoints: Sequence[Failpoint], places: Mapping[str, Sequence[tuple[Any
         places: (object, name of its method) of each place; methods of one place share their count.
     """
     for failpoint in failpoints:
-        arrivals = _Arrivals(failpoint)
+        arrivals = itertools.count(1)
         for owner, name in places[failpoint.place]:
-            setattr(owner, name, _wrapped(getattr(owner, name), failpoint.before, arrivals))
+            setattr(owner, name, _wrapped(getattr(owner, name), failpoint, arrivals))
 
 
-class _Arrivals:
-    """Counter of arrivals at a place, which fails at the given one."""
-
-    def __init__(self, failpoint: Failpoint) -> None:
-        self._failpoint, self._left = failpoint, failpoint.count
-
-    def __call__(self) -> None:
-        self._left -= 1
-        if not self._left:
-            fail(self._failpoint.action)
-
-
-def _wrapped(method: Callable[..., Any], before: bool, arrive: Callable[[], None]) -> Callable[..., Any]:
+def _wrapped(method: Callable[..., Any], failpoint: Failpoint, arrivals: Iterator[int]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if before:
-            arrive()
+        if failpoint.before and next(arrivals) == failpoint.count:
+            fail(failpoint.action)
         result = method(*args, **kwargs)
-        if not before:
-            arrive()
+        if not failpoint.before and next(arrivals) == failpoint.count:
+            fail(failpoint.action)
         return result
 
     return wrapped

@@ -26,15 +26,6 @@ from envpool_bridge.shm.layout import ALIGNMENT, HEADER_BYTES, SlotLayout
 _WORDS = ALIGNMENT // 8
 
 
-class SlotState(enum.Enum):
-    """State of a slot, derived from the counters."""
-
-    FREE = "free"
-    FILLING = "filling"
-    FULL = "full"
-    LEASED = "leased"
-
-
 class LaneCommand(enum.IntEnum):
     """Kind of a posted step."""
 
@@ -186,10 +177,6 @@ class Counters:
         words, first = self._words, self._committed
         return min([words[(first + part) * _WORDS] for part in self._parts])
 
-    def num_released(self) -> int:
-        """Returns the number of sequences that were released."""
-        return self._load(1)
-
     def release(self, sequence: int) -> None:
         """Releases the slot of `sequence`; sequences are released in order.
 
@@ -199,14 +186,6 @@ class Counters:
         if sequence != self._load(1):
             raise RuntimeError(f"slots must be released in order: expected sequence {self._load(1)}, got {sequence}")
         self._store(1, sequence + 1)
-
-    def state(self, sequence: int, leased: bool) -> SlotState:
-        """Returns the state of the slot of `sequence`; `leased` is known only to its reader."""
-        if sequence < self._load(1) or not self.can_fill(sequence):
-            return SlotState.FREE
-        if sequence < self.num_committed():
-            return SlotState.LEASED if leased else SlotState.FULL
-        return SlotState.FILLING
 
     def _load(self, index: int) -> int:
         return self._words[index * _WORDS]

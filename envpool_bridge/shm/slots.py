@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from envpool_bridge.shm.layout import ALIGNMENT, SlotLayout, field_name
+from envpool_bridge.spec.encoding import concatenated
 from envpool_bridge.spec.specs import NEXT_LEVEL, EnvSpec, LeafSpec, SpecTree, num_frames
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
 
@@ -199,32 +200,27 @@ def repeat_first_frames(frames: np.ndarray, is_first: np.ndarray) -> None:
         frames[:first, row] = frames[first, row]
 
 
+_ROW_FIELDS = ("is_first", "reward", "terminated", "truncated", "valid", "policy_version", "stepped_at")
+"""Arrays of a slot with the axes [T, rows], or [T, parts]."""
+
+
 def join_slots(slots: Sequence[SlotViews]) -> SlotViews:
     """Joins slots of several pools into one: rows in order, copied; only the last observation, [1, B, ...]."""
     if len(slots) == 1:
         return slots[0]
 
-    def joined(name: str) -> np.ndarray:
-        return np.concatenate([getattr(slot, name) for slot in slots], axis=1)
-
-    last = _joined_trees([take(slot.observation, slice(-1, None)) for slot in slots])
-    is_first = joined("is_first")
+    named = {name: np.concatenate([getattr(slot, name) for slot in slots], axis=1) for name in _ROW_FIELDS}
+    last = concatenated([take(slot.observation, slice(-1, None)) for slot in slots], axis=1)
     return SlotViews(
         observation=last,
-        is_first=is_first,
-        action=_joined_trees([slot.action for slot in slots]),
-        reward=joined("reward"),
-        terminated=joined("terminated"),
-        truncated=joined("truncated"),
-        valid=joined("valid"),
-        policy_version=joined("policy_version"),
+        action=concatenated([slot.action for slot in slots], axis=1),
         incarnation=np.concatenate([slot.incarnation for slot in slots]),
-        stepped_at=joined("stepped_at"),
         extras={name: np.concatenate([slot.extras[name] for slot in slots], axis=1) for name in _env_extras(slots[0])},
         infos={name: np.concatenate([slot.infos[name] for slot in slots], axis=1) for name in slots[0].infos},
         frames=last,
-        is_first_frames=is_first,
-        agent_state=_joined_trees([slot.agent_state for slot in slots]),
+        is_first_frames=named["is_first"],
+        agent_state=concatenated([slot.agent_state for slot in slots], axis=1),
+        **named,
     )
 
 
@@ -233,22 +229,15 @@ def _env_extras(slot: SlotViews) -> list[str]:
     return [NEXT_LEVEL] if NEXT_LEVEL in slot.extras else []
 
 
-def _joined_trees(trees: Sequence[Tree]) -> Tree:
-    return map_leaves(lambda *arrays: np.concatenate(arrays, axis=1), *trees)
-
-
 def copy_slot(slot: SlotViews) -> SlotViews:
     """Copies the arrays of a slot that `join_slots` needs."""
-    names = ("reward", "terminated", "truncated", "valid", "policy_version", "incarnation", "stepped_at", "is_first")
-    copies = {name: getattr(slot, name).copy() for name in names}
+    copies = {name: getattr(slot, name).copy() for name in (*_ROW_FIELDS, "incarnation")}
     last = map_leaves(lambda array: array[-1:].copy(), slot.observation)
-    action = map_leaves(np.copy, slot.action)
-    infos = {name: values.copy() for name, values in slot.infos.items()}
     return SlotViews(
         observation=last,
-        action=action,
+        action=map_leaves(np.copy, slot.action),
         extras={name: slot.extras[name].copy() for name in _env_extras(slot)},
-        infos=infos,
+        infos={name: values.copy() for name, values in slot.infos.items()},
         frames=last,
         is_first_frames=copies["is_first"],
         agent_state=map_leaves(np.copy, slot.agent_state),

@@ -1,5 +1,6 @@
 """Conversion between environment values and stored values: discrete values are stored zero-based, 64 bits in 32."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -46,10 +47,6 @@ def _restored(copy: bool, leaf: LeafSpec, stored: np.ndarray) -> np.ndarray:
     return np.add(stored, start_of(leaf), dtype=np.int64).astype(leaf.source_dtype)
 
 
-def concatenated(trees: list[Tree]) -> Tree:
-    """Returns trees of arrays joined along their first axis."""
-    return map_leaves(_concatenated, *trees)
-
-
-def _concatenated(*arrays: np.ndarray) -> np.ndarray:
-    return np.concatenate(arrays)
+def concatenated(trees: Sequence[Tree], axis: int = 0) -> Tree:
+    """Returns trees of arrays joined along an axis."""
+    return map_leaves(lambda *arrays: np.concatenate(arrays, axis), *trees)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -199,6 +199,7 @@ def with_frames(spec: EnvSpec, frames: int) -> EnvSpec:
     return dataclasses.replace(spec, observation=unflatten(spec.observation, stacked))
 
 
+_Spec = TypeVar("_Spec", EnvSpec, AgentSpec)
 _KINDS: dict[str, type] = {"array": ArraySpec, "discrete": DiscreteSpec, "multi_discrete": MultiDiscreteSpec}
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
@@ -229,48 +230,27 @@ def is_one_leaf(spec: SpecTree) -> bool:
 
 def spec_to_dict(spec: EnvSpec) -> dict[str, Any]:
     """Converts `spec` to a JSON-ready form; `spec_from_dict` is the inverse."""
-    return {
-        "env_id": spec.env_id,
-        "observation": _tree_to_json(spec.observation),
-        "action": _tree_to_json(spec.action),
-        "action_repeat": spec.action_repeat,
-        "reward_dtype": spec.reward_dtype,
-        "action_mask": list(spec.action_mask),
-        "agents": [_agent_to_json(agent) for agent in spec.agents],
-        "critic_only": list(spec.critic_only),
-        "info_fields": list(spec.info_fields),
-        "tasks": [dataclasses.asdict(task) for task in spec.tasks],
-        "stage": spec.stage,
-        "levels": spec.levels,
-    }
+    agents, tasks = [_to_json(agent) for agent in spec.agents], [dataclasses.asdict(task) for task in spec.tasks]
+    return {**_to_json(spec), "agents": agents, "tasks": tasks}
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> EnvSpec:
     """Converts the output of `spec_to_dict` back to a spec."""
-    return EnvSpec(
-        data["env_id"],
-        _tree_from_json(data["observation"]),
-        _tree_from_json(data["action"]),
-        data["action_repeat"],
-        data["reward_dtype"],
-        tuple(data.get("action_mask", ())),
-        tuple(_agent_from_json(agent) for agent in data.get("agents", ())),
-        tuple(data.get("critic_only", ())),
-        tuple(data.get("info_fields", ())),
-        tuple(Task(**task) for task in data.get("tasks", ())),
-        data.get("stage"),
-        data.get("levels", 0),
-    )
+    agents = [_from_json(AgentSpec, agent) for agent in data.get("agents", ())]
+    tasks = [Task(**task) for task in data.get("tasks", ())]
+    return _from_json(EnvSpec, {**data, "agents": agents, "tasks": tasks})
 
 
-def _agent_to_json(agent: AgentSpec) -> dict[str, Any]:
-    trees = {"observation": _tree_to_json(agent.observation), "action": _tree_to_json(agent.action)}
-    return {"name": agent.name, **trees, "action_mask": list(agent.action_mask)}
+def _to_json(spec: EnvSpec | AgentSpec) -> dict[str, Any]:
+    values = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    return {**values, "observation": _tree_to_json(spec.observation), "action": _tree_to_json(spec.action)}
 
 
-def _agent_from_json(data: Mapping[str, Any]) -> AgentSpec:
-    observation, action = _tree_from_json(data["observation"]), _tree_from_json(data["action"])
-    return AgentSpec(data["name"], observation, action, tuple(data["action_mask"]))
+def _from_json(kind: type[_Spec], data: Mapping[str, Any]) -> _Spec:
+    """Returns a spec from the fields that it has; a file of an earlier version may lack some."""
+    values = {field.name: data[field.name] for field in dataclasses.fields(kind) if field.name in data}
+    trees = {name: _tree_from_json(values.pop(name)) for name in ("observation", "action")}
+    return kind(**_with_tuples(values), **trees)
 
 
 def _tree_to_json(tree: SpecTree) -> dict[str, Any]:
@@ -287,11 +267,11 @@ def _tree_from_json(data: Mapping[str, Any]) -> SpecTree:
         return {key: _tree_from_json(child) for key, child in data["items"].items()}
     if kind == "tuple":
         return tuple(_tree_from_json(child) for child in data["items"])
-    fields: dict[str, Any] = {}
-    for name, value in data.items():
-        if name != "kind":
-            fields[name] = tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType]
-    return _KINDS[kind](**fields)
+    return _KINDS[kind](**_with_tuples({name: value for name, value in data.items() if name != "kind"}))
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}  # pyright: ignore[reportUnknownArgumentType]
 
 
 def num_frames(spec: EnvSpec) -> int:

@@ -258,7 +258,7 @@ class Supervisor:
         self._last_failure = description
         config, options = watched.config, self._options
         raised = not isinstance(error, WorkerDiedError) and options.bad_env_output == "raise"
-        if config is None or config.run_seed is None or not options.max_restarts or raised or watched.disabled:
+        if config is None or config.options.run_seed is None or not options.max_restarts or raised or watched.disabled:
             self._workers.fail(error)
             return
         made_progress = self._progress.beat(watched.parts) > watched.beat_at_start + len(watched.parts)

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any, Literal
 
 import cloudpickle
@@ -14,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from envpool_bridge.envs.env_functions import call_attribute, set_attribute
+from envpool_bridge.envs.env_functions import call_attribute
 from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset, ObjectStep, RowReport
 from envpool_bridge.envs.vector_rows import VectorRowsSource
 from envpool_bridge.errors import EnvPoolError, UserError, WaitTimeoutError
@@ -300,7 +301,7 @@ class PoolVectorEnv(VectorEnv):
         if len(each) != self.num_envs:
             raise UserError(f"expected one value per environment, got {len(each)} for {self.num_envs} environments")
         self._require_idle("set_attr")
-        self._apply_async(f"set_attr of {name!r}", [partial(set_attribute, name, value) for value in each])
+        self._apply_async(f"set_attr of {name!r}", [methodcaller("set_wrapper_attr", name, value) for value in each])
         self.call_wait()
 
     def apply(self, function: EnvFunction, indices: Iterable[int] | None = None) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ class ActingWorker(Worker):
         make: MakeLocalPolicy = pickle.loads(config.local_policy)
         shape = config.layout.shape
         parts = {part: shape.part_rows(part) for part in shape.parts_of_worker(config.worker)}
-        first = config.first_row
+        first = config.options.first_row
         rows = {part: range(first + columns.start, first + columns.stop) for part, columns in parts.items()}
         self._policy: LocalPolicy = make(config.layout, config.worker, rows, own)
         super().__init__(config, connection, descriptors)

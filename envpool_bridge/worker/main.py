@@ -15,9 +15,10 @@ from envpool_bridge.worker.worker import NUM_DESCRIPTORS, STACK_SIGNAL, ErrorMes
 def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
     with contextlib.suppress(OSError):  # a sandbox may forbid it; environments that sleep then sleep slightly longer
         wake_on_time()
-    if config.cores:  # before anything starts threads
+    cores = config.options.cores
+    if cores:  # before anything starts threads
         allowed = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {allowed[config.cores[config.worker % len(config.cores)]]})
+        os.sched_setaffinity(0, {allowed[cores[config.worker % len(cores)]]})
     if not config.local_policy:
         return Worker(config, connection, descriptors)
     from envpool_bridge.worker.acting_worker import ActingWorker  # it imports this module

@@ -26,7 +26,7 @@ from envpool_bridge.envs.protocol import (
     step_rows,
 )
 from envpool_bridge.faults.journal import journal_parts
-from envpool_bridge.options import SupervisorOptions
+from envpool_bridge.options import PoolOptions
 from envpool_bridge.shm import segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import SlotLayout
@@ -52,17 +52,10 @@ class WorkerConfig:
         run_id: run id of the segment.
         worker: index of this worker.
         source: pickled EnvSource.
-        run_seed: seed of the run, or None for Gymnasium's own seeding.
-        keep_infos: whether to send the environments' infos to the parent.
+        options: options of the pool.
         resets: first reset of each part this worker serves; () after all of them have started.
         spin_seconds: time to spin before blocking on the doorbell.
-        verify_every: number of steps whose values are validated together; see `EnvRows.verify`.
-        supervision: options for failing environments.
-        first_sequence: first sequence of the pool.
         disabled: whether the environments are no longer stepped.
-        journal: name of the journal; "" for none.
-        first_row: index in the run of the pool's first row.
-        cores: cores that workers are pinned to in turn; () for any.
         local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
     """
 
@@ -70,17 +63,10 @@ class WorkerConfig:
     run_id: bytes
     worker: int
     source: bytes
-    run_seed: int | None
-    keep_infos: bool
+    options: PoolOptions
     resets: Sequence[ResetRequest]
     spin_seconds: float
-    verify_every: int
-    supervision: SupervisorOptions
-    first_sequence: int = 0
     disabled: bool = False
-    journal: str = ""
-    first_row: int = 0
-    cores: tuple[int, ...] = ()
     local_policy: bytes = b""
 
 
@@ -150,10 +136,11 @@ class Worker:
 
     def __init__(self, config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> None:
         segment_descriptor, _, own_bell, _, board, inference_bell, learner_bell = descriptors
-        self._config = config
+        self._config, options = config, config.options
         self._connection = connection
+        self._keep_infos = options.keep_infos
         self._segment = segment.attach(segment_descriptor, config.layout, config.run_id)
-        self._counters = ProgressCounters(config.layout, self._segment.buffer, config.first_sequence)
+        self._counters = ProgressCounters(config.layout, self._segment.buffer, options.first_sequence)
         self._slots = view_slots(config.layout, self._segment.buffer)
         self._access = SlotAccess(config.layout)
         self._inference_bell = Doorbell(inference_bell)
@@ -171,22 +158,24 @@ class Worker:
         self._parts: list[Part] = []
         for part in shape.parts_of_worker(config.worker):
             rows = self._make_rows(source, part)
-            self._parts.append(Part(part, config.layout, self._slots, rows, config.verify_every))
+            self._parts.append(Part(part, config.layout, self._slots, rows, options.verify_every))
             if has_stages(config.layout.spec) and not config.disabled:
                 cast("StagedRows", rows).read_stage = partial(self._read_stage, self._parts[-1])
             if isinstance(rows, IsolatedRows):
                 rows.on_cut = partial(self._cut, self._parts[-1])
         incarnation = self._counters.incarnation(self._parts[0].part)
-        journal_parts(config.journal, self._parts, config.first_row, config.worker, incarnation)
+        journal_parts(options.journal, self._parts, options.first_row, config.worker, incarnation)
         # A replacement worker continues its predecessor's count.
         self._waiter.waited_seconds = self._counters.waited_seconds(self._parts[0].part)
 
     def _seed_global_generators(self) -> None:
         """Seeds numpy's and Python's global generators, which all workers would otherwise inherit from the fork server."""
-        config, part = self._config, self._config.layout.shape.parts_of_worker(self._config.worker)[0]
-        row = config.first_row + config.layout.shape.part_rows(part).start
-        place = (row, config.first_sequence, self._counters.incarnation(part))
-        seeds = np.random.SeedSequence(None if config.run_seed is None else (config.run_seed, *place)).generate_state(8)
+        options, shape = self._config.options, self._config.layout.shape
+        part = shape.parts_of_worker(self._config.worker)[0]
+        row = options.first_row + shape.part_rows(part).start
+        place = (row, options.first_sequence, self._counters.incarnation(part))
+        entropy = None if options.run_seed is None else (options.run_seed, *place)
+        seeds = np.random.SeedSequence(entropy).generate_state(8)
         np.random.seed(seeds)  # noqa: NPY002  environments that use it must not share draws
         random.seed(seeds.tobytes())
 
@@ -194,12 +183,12 @@ class Worker:
         config, columns = self._config, self._config.layout.shape.part_rows(part)
         if config.disabled:
             return DisabledRows(columns.stop - columns.start, self._recovery.newest_observation(part))
-        row_ids = range(config.first_row + columns.start, config.first_row + columns.stop)
-        options = config.supervision
-        if options.bad_env_output == "raise" or config.run_seed is None:
-            return source.make_rows(row_ids, config.run_seed, config.keep_infos)
-        budget = (options.max_restarts, options.window_seconds)
-        rows = IsolatedRows(source, config.layout.spec, row_ids, config.run_seed, budget)
+        options, supervision = config.options, config.options.supervision
+        row_ids = range(options.first_row + columns.start, options.first_row + columns.stop)
+        if supervision.bad_env_output == "raise" or options.run_seed is None:
+            return source.make_rows(row_ids, options.run_seed, options.keep_infos)
+        budget = (supervision.max_restarts, supervision.window_seconds)
+        rows = IsolatedRows(source, config.layout.spec, row_ids, options.run_seed, budget)
         rows.on_disabled = partial(self._board.count_disabled, config.worker)
         rows.on_failure = lambda text: self._connection.send(FailureMessage(text))
         return rows
@@ -321,7 +310,7 @@ class Worker:
         self._publish(part)
 
     def _publish(self, part: Part) -> None:
-        if self._config.keep_infos and any(part.rows.infos):
+        if self._keep_infos and any(part.rows.infos):
             self._send_infos(InfosMessage(part.part, part.step, part.rows.infos))
         if self._counters.post_observation(part.part, part.step):
             self._inference_bell.ring()

@@ -1,6 +1,7 @@
 """Benchmark of the arena: games per second of two policies, against episodes per second of one."""
 
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,12 @@ def bench_arena(run: Path, games: int = 400, rounds: int = 4) -> dict[str, Any]:
     loaded = load_agent(run)
     config = ArenaConfig(games, mode=Mode.SAMPLE)
     contestants = [Contestant(name, loaded) for name in ("first", "second")]
-
-    def evaluate_once() -> None:
-        evaluate(loaded.agent, loaded.params, loaded.source, episodes=games, mode=config.mode, max_rows=MAX_ROWS)
-
-    def play() -> None:
-        play_arena(contestants, config, lambda line: None)
-
-    speeds = take_turns(
-        {"arena": lambda: per_second(play, games), "evaluate": lambda: per_second(evaluate_once, games)}, rounds
-    )
+    settings: dict[str, Any] = {"episodes": games, "mode": config.mode, "max_rows": MAX_ROWS}
+    contenders = {
+        "arena": partial(play_arena, contestants, config, lambda line: None),
+        "evaluate": partial(evaluate, loaded.agent, loaded.params, loaded.source, **settings),
+    }
+    speeds = take_turns({name: partial(per_second, play, games) for name, play in contenders.items()}, rounds)
     return {
         "arena_games_per_second": statistics.median(speeds["arena"]),
         "evaluate_games_per_second": statistics.median(speeds["evaluate"]),

@@ -34,6 +34,7 @@ _SPECS = {
 }
 _REPLAY = ReplayConfig(capacity=4096, batch_size=32, min_size=1024, samples_per_insert=8.0)
 _ROWS, _STEPS = 16, 16
+_UPDATES, _ROUNDS = 10, 3
 _SECONDS = 300.0
 
 
@@ -48,13 +49,13 @@ class SlotSender:
         return self._sequence, self._memory
 
 
-def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, float]:
+def measure_replay(kind: str) -> dict[str, float]:
     """Measures uniform samples of 32 windows of 3 steps, 64 per update, at a node of the connected cluster.
+
+    Contenders take 3 turns of 10 updates. Each update inserts a slot of 16 rows and 16 steps and draws samples.
 
     Args:
         kind: of observations: "vector" (17 numbers per step) or "atari" (frames of 7,056 bytes).
-        updates: of each turn; each inserts a slot of 16 rows and 16 steps and draws samples.
-        rounds: turns of each contender.
 
     Returns:
         Samples per second (medians over rounds), their ratio, and bytes of a sample, a slot, and a slot's summary for the learner.
@@ -67,7 +68,7 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
         pool=PoolConfig(num_workers=1),
         cluster=ClusterConfig(address="auto", num_hosts=1),
     )
-    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources.detect()), agent, run.local_replay_memory)
+    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources.detect()), agent, run.replay)
     plan = place_on_nodes(run, plan, RayEngine().nodes(), 1)
     config = CollectorConfig(None, spec, plan, agent, 0, 0, jax.random.key(0))  # pyright: ignore[reportArgumentType]
     layout = agent_layout(spec, plan.shape, agent)
@@ -97,7 +98,7 @@ def measure_replay(kind: str, updates: int = 10, rounds: int = 3) -> dict[str, f
         }
         for turn in turns.values():
             turn(10)  # until samples can be drawn
-        speeds = take_turns({name: partial(turn, updates) for name, turn in turns.items()}, rounds)
+        speeds = take_turns({name: partial(turn, _UPDATES) for name, turn in turns.items()}, _ROUNDS)
         sample_bytes = there.sample_bytes
     remote, local = (statistics.median(speeds[name]) for name in ("remote", "local"))
     return {

@@ -16,10 +16,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.bench.processes import local_devices
 
 _TABLE = Path("docs/lab/accelerators.md")
 _ITEMS = Path("tests/gpu")
@@ -35,12 +37,6 @@ _SECONDS = 540.0
 _ITEM_SECONDS = 400
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.1
-_DEVICE = """
-import jax, os
-devices = jax.local_devices()
-kind = f"{len(devices)} x {devices[0].device_kind}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}"
-print(devices[0].platform, kind, sep="|")
-"""
 
 
 def bench_gpu(files: tuple[str, ...] = ()) -> None:
@@ -59,14 +55,12 @@ def bench_gpu(files: tuple[str, ...] = ()) -> None:
         raise UserError(f"expected names of files of {_ITEMS} ({', '.join(known)}): got {', '.join(unknown)}")
     groups = [(name,) for name in files] or _GROUPS
     environment = {**os.environ, "JAX_PLATFORMS": os.environ.get("JAXSRL_GPU_PLATFORMS", "")}
-    device = subprocess.run(
-        [sys.executable, "-c", _DEVICE], env=environment, capture_output=True, text=True, check=True, timeout=120
-    )
-    platform, hardware = device.stdout.strip().splitlines()[-1].split("|")
+    platform, number, kind = local_devices(environment)
     if platform == "cpu":
         print("no accelerator here: jax sees only the CPU; nothing to run (install jaxsrl[cuda] or jaxsrl[tpu])")  # noqa: T201
         return
     ended = run_groups([[_ITEMS / name for name in group] for group in groups], time.time() + _SECONDS, environment)
+    hardware = f"{number} x {kind}, {len(os.sched_getaffinity(0))} cores, jax {version('jax')}"
     rows = table_rows(ended, f"{datetime.date.today()} | {hardware}")
     with open(_TABLE, "a") as file:
         file.writelines(rows)
@@ -87,7 +81,7 @@ def run_groups(groups: Sequence[Sequence[Path]], deadline: float, environment: d
     for group in groups:
         with concurrent.futures.ThreadPoolExecutor(len(group)) as threads:
             try:
-                for reports in threads.map(lambda file: run_items([file], deadline, environment, stop), group):
+                for reports in threads.map(lambda file: run_items(file, deadline, environment, stop), group):
                     items += reports
             except BaseException:
                 stop.set()  # the threads end before the error leaves this function
@@ -95,13 +89,11 @@ def run_groups(groups: Sequence[Sequence[Path]], deadline: float, environment: d
     return items
 
 
-def run_items(
-    files: Sequence[Path], deadline: float, environment: dict[str, str], stop: threading.Event | None = None
-) -> list[dict[str, Any]]:
-    """Runs every item of the files, one process per file, and restarts a file without the item that ended its process.
+def run_items(file: Path, deadline: float, environment: dict[str, str], stop: threading.Event) -> list[dict[str, Any]]:
+    """Runs every item of a file in a process, and restarts the file without the item that ended its process.
 
     Args:
-        files: of tests.
+        file: of tests.
         deadline: of all, in the time of `time.time()`.
         environment: of the processes.
         stop: ends the process that runs, and no other starts.
@@ -110,33 +102,23 @@ def run_items(
         The report of each item: its id under "ended", outcome ("passed", "failed", "skipped"), message, rows and seconds.
     """
     items: list[dict[str, Any]] = []
-    stop = stop or threading.Event()
-    for file in files:
-        here: list[dict[str, Any]] = []
-        while True:
-            reported, status = _run_once(file, [item["ended"] for item in here], deadline, environment, stop)
-            collected = next((line["collected"] for line in reported if "collected" in line), None)
-            ended = {line["ended"]: line for line in reported if "ended" in line}
-            here += ended.values()
-            if not collected:
-                here.append(
-                    _ended(str(file), "failed", f"items could not be collected: pytest ended with status {status}")
-                )
-                break
-            left = [name for name in collected if name not in ended]
-            if not left:
-                break
-            started = [line["started"] for line in reported if "started" in line]
-            if time.time() >= deadline:
-                here += [
-                    _ended(name, "skipped", "not run: the deadline has passed") for name in left if name not in started
-                ]
-            lost = [name for name in left if name in started]
-            here += [_ended(name, "failed", f"its process ended with status {status}") for name in lost]
-            if stop.is_set() or time.time() >= deadline or not lost or len(lost) == len(left):
-                break
-        items += here
-    return items
+    while True:
+        reported, status = _run_once(file, [item["ended"] for item in items], deadline, environment, stop)
+        collected = next((line["collected"] for line in reported if "collected" in line), None)
+        ended = {line["ended"]: line for line in reported if "ended" in line}
+        items += ended.values()
+        if not collected:
+            problem = f"items could not be collected: pytest ended with status {status}"
+            return [*items, _ended(str(file), "failed", problem)]
+        started = [line["started"] for line in reported if "started" in line]
+        lost = [name for name in started if name not in ended]
+        left = [name for name in collected if name not in ended and name not in lost]
+        is_over = time.time() >= deadline
+        if is_over:
+            items += [_ended(name, "skipped", "not run: the deadline has passed") for name in left]
+        items += [_ended(name, "failed", f"its process ended with status {status}") for name in lost]
+        if is_over or stop.is_set() or not lost or not left:
+            return items
 
 
 def _run_once(

@@ -17,12 +17,14 @@ from envpool_bridge.errors import UserError
 from jaxsrl.bench.rivals.sb3_ppo import EPISODES
 from jaxsrl.bench.turns import take_turns
 from jaxsrl.machine.bound_command import bound_command
+from jaxsrl.machine.run_tasks import Process, Task, start_here, stop_processes
 from jaxsrl.metrics.record_file import ELAPSED, RETURN, RecordFile
+from jaxsrl.terminal.progress import show_line
 
-Task: TypeAlias = Literal["cartpole", "lunar-lander", "half-cheetah"]
+TaskName: TypeAlias = Literal["cartpole", "lunar-lander", "half-cheetah"]
 Run: TypeAlias = dict[str, Any]
 _SCRIPT = Path(__file__).parent / "rivals" / "sb3_ppo.py"
-_POLL_SECONDS, _STOP_SECONDS = 0.02, 60.0
+_POLL_SECONDS = 0.02
 _MEASURES = ("env_steps", "seconds", "training_seconds")
 
 
@@ -43,7 +45,7 @@ class LearnTask:
     env_steps: int
 
 
-TASKS: dict[Task, LearnTask] = {
+TASKS: dict[TaskName, LearnTask] = {
     "cartpole": LearnTask("CartPole-v1", 475.0, "ppo_cartpole", 500_000),
     "lunar-lander": LearnTask("LunarLander-v3", 200.0, "ppo", 1_000_000),
     "half-cheetah": LearnTask("HalfCheetah-v5", 2000.0, "ppo", 1_000_000),
@@ -52,7 +54,7 @@ TASKS: dict[Task, LearnTask] = {
 
 def bench_learn(
     sb3_python: Path,
-    task: Task = "cartpole",
+    task: TaskName = "cartpole",
     seeds: int = 3,
     threshold: float | None = None,
     experiment: str = "",
@@ -113,7 +115,7 @@ def bench_learn(
 
 def _show(contender: str, run: Run) -> Run:
     """Writes the result of a run to stderr as soon as it ends, since all runs together may take hours; returns it."""
-    sys.stderr.write(f"{contender}: " + ", ".join(f"{name} {value}" for name, value in run.items()) + "\n")
+    show_line(f"{contender}: " + ", ".join(f"{name} {value}" for name, value in run.items()))
     return run
 
 
@@ -153,27 +155,25 @@ def learn_with_jaxsrl(task: LearnTask, seed: int, flags: Sequence[str], limit_se
     Raises:
         UserError: the run failed, or took too long.
     """
-    with tempfile.TemporaryDirectory() as directory, open(Path(directory, "output.txt"), "w+") as output:
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory, "output.txt")
         command = [sys.executable, "-m", "jaxsrl.cli.main", "train", task.experiment, "--env.id", task.env_id]
         command += ["--run.total-env-steps", str(task.env_steps), "--metrics.interval-seconds", "0.05"]
         command += ["--metrics.no-tensorboard", "--eval.final-episodes", "0", *flags, "--run.seed", str(seed)]
         command += ["--run.directory", directory, "--run.name", "run"]
         started = time.monotonic()
-        process = subprocess.Popen(bound_command(command), stdout=output, stderr=output, start_new_session=True)
+        process = start_here(Task("jaxsrl", command, output))
         try:
             result = _watch(process, Path(directory, "run", "metrics.jsonl"), task.threshold, started, limit_seconds)
-            if result is None and process.returncode:
-                output.seek(0)
-                lines = output.read().strip().splitlines() or ["no message"]
+            if result is None and process.poll():
+                lines = output.read_text().strip().splitlines() or ["no message"]
                 raise UserError(f"jaxsrl train {task.experiment} failed: {lines[-1]}")
         finally:
-            _end(process)
+            stop_processes([process], "SIGTERM", show_line)
     return result or dict.fromkeys(_MEASURES)
 
 
-def _watch(
-    process: "subprocess.Popen[bytes]", path: Path, threshold: float, started: float, limit_seconds: float
-) -> Run | None:
+def _watch(process: Process, path: Path, threshold: float, started: float, limit_seconds: float) -> Run | None:
     """Returns the first record at the threshold as soon as it is written; None if the run ends before."""
     records, seen = RecordFile(path), 0
     while True:
@@ -192,12 +192,3 @@ def _watch(
         if seconds > limit_seconds:
             raise UserError(f"jaxsrl did not end within {limit_seconds:g} s: raise --limit-seconds")
         time.sleep(_POLL_SECONDS)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

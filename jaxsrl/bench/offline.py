@@ -1,6 +1,8 @@
 """Benchmark of offline training: gradient steps a second of the plan `offline`, against one compiled scan over all data."""
 
+import dataclasses
 import statistics
+from functools import partial
 from typing import Any
 
 import jax
@@ -46,13 +48,11 @@ def bench_offline(
     scan(state, jax.random.key(0))
     learner.step()
 
-    def one_scan() -> float:
-        return per_second(lambda: jax.block_until_ready(scan(state, jax.random.key(1))), gradient_steps)
-
-    speeds = take_turns(
-        {"plan": lambda: per_second(lambda: jax.block_until_ready(learner.step()), gradient_steps), "scan": one_scan},
-        rounds,
-    )
+    contenders = {
+        "plan": lambda: jax.block_until_ready(learner.step()),
+        "scan": lambda: jax.block_until_ready(scan(state, jax.random.key(1))),
+    }
+    speeds = take_turns({name: partial(per_second, call, gradient_steps) for name, call in contenders.items()}, rounds)
     return {
         "plan_steps_per_second": statistics.median(speeds["plan"]),
         "scan_steps_per_second": statistics.median(speeds["scan"]),
@@ -98,17 +98,8 @@ def _scan(agent: ReplayAgent, steps: Trajectory, batch_size: int, gradient_steps
         draw_key, update_key = jax.random.split(key)
         places = jax.random.randint(draw_key, (batch_size,), 0, count)
         both = jnp.stack([places, places + 1])
-        window = Trajectory(
-            observation=flat.observation[both],
-            is_first=flat.is_first[both],
-            action=flat.action[places][None],
-            reward=flat.reward[places][None],
-            terminated=flat.terminated[places][None],
-            truncated=flat.truncated[places][None],
-            valid=flat.valid[places][None],
-            policy_version=flat.policy_version[places][None],
-            extras={},
-        )
+        drawn: Trajectory = jax.tree.map(lambda leaf: leaf[places][None], flat)
+        window = dataclasses.replace(drawn, observation=flat.observation[both], is_first=flat.is_first[both])
         sample = Sample(window, jnp.full(batch_size, 1.0 / count), jnp.int32(count))
         return agent.update(state, sample, update_key)[0], None
 

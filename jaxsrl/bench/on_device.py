@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from jaxsrl.bench.rivals.purejaxrl_ppo import Sizes, make_flat_ppo
 from jaxsrl.bench.rivals.rejax_ppo import has_rejax, make_rejax_ppo
-from jaxsrl.bench.turns import median_ratio
+from jaxsrl.bench.turns import median_ratio, per_second
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
@@ -59,19 +60,15 @@ def bench_on_device(
 
 
 def _compare(num_envs: int, rollout_length: int, seconds: float) -> dict[str, Any]:
-    contenders = _contenders(num_envs, rollout_length)
-    updates = {name: _updates_a_turn(advance) for name, advance in contenders.items()}
-
-    def measure(name: str) -> float:
-        start = time.perf_counter()
-        contenders[name](updates[name])
-        return updates[name] * num_envs * rollout_length / (time.perf_counter() - start)
-
+    turns: dict[str, Callable[[], float]] = {}
+    for name, advance in _contenders(num_envs, rollout_length).items():
+        updates = _updates_a_turn(advance)
+        turns[name] = partial(per_second, partial(advance, updates), updates * num_envs * rollout_length)
     rounds: list[dict[str, float]] = []
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline or not rounds:
-        rounds.append({name: measure(name) for name in contenders})
-    speeds = {name: [speed[name] for speed in rounds] for name in contenders}
+        rounds.append({name: turn() for name, turn in turns.items()})
+    speeds = {name: [speed[name] for speed in rounds] for name in turns}
     return {
         "env_steps_per_second": {name: statistics.median(measured) for name, measured in speeds.items()},
         "ratio": {name: median_ratio(speeds["jaxsrl"], speeds[name]) for name in speeds if name != "jaxsrl"},

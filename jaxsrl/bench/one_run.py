@@ -1,9 +1,11 @@
 """One training benchmark in a process with its own devices, memory and compiled programs."""
 
+import contextlib
 from typing import Any
 
+import psutil
+
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.bench.process_memory import memory_of_tree
 from jaxsrl.bench.processes import answer_settings, run_module
 
 _LIMIT_SECONDS = 300.0
@@ -27,6 +29,17 @@ def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
 
     result = run_module("jaxsrl.bench.one_run", settings, _LIMIT_SECONDS, sample)
     return {**result, "peak_memory_bytes": peak}
+
+
+def memory_of_tree(pid: int) -> int:
+    """Returns the resident bytes of a process and its descendants, with shared pages counted once (Pss)."""
+    resident = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # ended since it was listed
+                resident += process.memory_full_info().pss
+    return resident
 
 
 def _measure(num_cpu_devices: int = 0, **settings: Any) -> dict[str, Any]:

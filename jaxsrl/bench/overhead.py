@@ -7,15 +7,15 @@ machine's speed affects both.
 
 import contextlib
 import dataclasses
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+import psutil
 
 from agents.api import Agent, LearnerState
 from agents.networks.config import NetworkConfig
@@ -27,6 +27,7 @@ from envpool_bridge.errors import UserError, WaitTimeoutError
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.bench.turns import per_second, take_turns
 from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys
 from jaxsrl.learner.finite_updates import with_finite_updates
 from jaxsrl.learner.mesh import LearnerMesh
@@ -73,6 +74,7 @@ def bench_overhead(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> 
     source = EnvConfig("CartPole-v1").source()
     if not isinstance(source, GymnasiumSource):
         raise TypeError("expected CartPole to be made one by one")
+    steps = num_envs * _ROLLOUT_LENGTH
     shape = PoolShape(workers, 1, 1, num_envs // workers, _ROLLOUT_LENGTH, _NUM_SLOTS)
     agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(64, 64)))
     with (
@@ -82,16 +84,17 @@ def bench_overhead(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> 
         for turn in (guarded, bare) * 3:  # compiles and starts
             turn()
         before = [turn.cpu_seconds() for turn in (guarded, bare)]
-        seconds = _alternate(guarded, bare, rounds)
+        # The order alternates, so that both pay for caches that the other leaves cold.
+        turns = {"guarded": partial(per_second, guarded, steps), "bare": partial(per_second, bare, steps)}
+        speeds = take_turns(turns, rounds, list.reverse)
         cpu = [turn.cpu_seconds() - used for turn, used in zip((guarded, bare), before, strict=True)]
-    steps = num_envs * _ROLLOUT_LENGTH
-    ratios = sorted(without / with_ for with_, without in zip(seconds[0], seconds[1], strict=True))
+    ratios = sorted(with_ / without for with_, without in zip(speeds["guarded"], speeds["bare"], strict=True))
     return {
         "workers": workers,
         "num_envs": num_envs,
         "rounds": rounds,
-        "guarded_env_steps_per_second": steps / statistics.median(seconds[0]),
-        "unguarded_env_steps_per_second": steps / statistics.median(seconds[1]),
+        "guarded_env_steps_per_second": statistics.median(speeds["guarded"]),
+        "unguarded_env_steps_per_second": statistics.median(speeds["bare"]),
         "cost": 1.0 - statistics.median(ratios),
         "cost_lower_quartile": 1.0 - ratios[3 * rounds // 4],
         "cost_upper_quartile": 1.0 - ratios[rounds // 4],
@@ -99,18 +102,6 @@ def bench_overhead(workers: int = 2, num_envs: int = 128, rounds: int = 200) -> 
         "unguarded_cpu_us_per_env_step": cpu[1] / (steps * rounds) * 1e6,
         "cpu_cost": 1.0 - cpu[1] / cpu[0],
     }
-
-
-def _alternate(guarded: "_Turn", bare: "_Turn", rounds: int) -> tuple[list[float], list[float]]:
-    """Returns the seconds of every turn of the two."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds):
-        # The order alternates, so that both pay for caches that the other leaves cold.
-        for place in (0, 1) if number % 2 else (1, 0):
-            start = time.perf_counter()
-            (guarded, bare)[place]()
-            seconds[place].append(time.perf_counter() - start)
-    return seconds
 
 
 @contextlib.contextmanager
@@ -142,11 +133,8 @@ class _Turn:
 
     def cpu_seconds(self) -> float:
         """Returns processor time of this process in its turns, and of its workers at any time."""
-        ticks = 0
-        for pid in self._pool._workers._pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return self._own_cpu_seconds + ticks / os.sysconf("SC_CLK_TCK")
+        workers = [psutil.Process(pid).cpu_times() for pid in self._pool._workers._pids]
+        return self._own_cpu_seconds + sum(times.user + times.system for times in workers)
 
     def __call__(self) -> None:
         start = time.process_time()

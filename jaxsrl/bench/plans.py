@@ -2,12 +2,11 @@
 
 import difflib
 import os
-import subprocess
-import sys
 from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.one_run import run_apart
+from jaxsrl.bench.processes import local_devices
 from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
 
 # Options that a plan needs beyond the common sizes: two devices for replicas or for separate inference.
@@ -44,7 +43,7 @@ def bench_plans(plans: tuple[str, ...] = (), env_steps: int = 400_000, num_envs:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise UserError(f"unknown plan {name!r}: expected one of {', '.join(known)}{hint}")
-    platform, num_devices = _devices()
+    platform, num_devices, _ = local_devices()
     return {"plans": [_row(name, env_steps, num_envs, platform, num_devices) for name in plans or known]}
 
 
@@ -68,11 +67,3 @@ def _row(plan: str, env_steps: int, num_envs: int, platform: str, num_devices: i
     columns = ("plan", "env_steps_per_second", "policy_lag_mean", "policy_lag_max", "learner_idle_share")
     columns += ("peak_memory_bytes", "slots_bytes", "platform", "workers", "records")
     return {**{name: result[name] for name in columns}, "devices": wanted}
-
-
-def _devices() -> tuple[str, int]:
-    """Returns platform and number of jax's devices from a separate process, so that this one uses none of them."""
-    code = "import jax; print(jax.local_devices()[0].platform, len(jax.local_devices()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    platform, number = done.stdout.split()[-2:]
-    return platform, int(number)

@@ -17,20 +17,19 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from envpool_bridge.envs.config import EnvConfig, Suite
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
-from envpool_bridge.envs.protocol import EnvSource, GymnasiumReset
+from envpool_bridge.envs.protocol import EnvSource, GymnasiumReset, first_rows, step_rows
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import SlotAccess, allocate_slots
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import take, write
 from envpool_bridge.vector_env import PoolVectorEnv
-from jaxsrl.bench.in_process import in_this_process
 from jaxsrl.bench.processes import in_own_process
 from jaxsrl.bench.random_actions import random_actions
 from jaxsrl.bench.rivals.vector_envs import (
@@ -38,12 +37,12 @@ from jaxsrl.bench.rivals.vector_envs import (
     bare_processes,
     gymnasium_vector,
     installed_rivals,
-    native_alone,
     run_competing_processes,
 )
-from jaxsrl.bench.turns import median_ratio
+from jaxsrl.bench.turns import median_ratio, take_turns
 
 _ROLLOUT_LENGTH, _NUM_SLOTS = 32, 3
+_START_SECONDS = 60.0
 # Share of a turn: caches have the former contender's data, and hundreds of its processes may just be going to sleep.
 _UNCOUNTED = 0.2
 _Contenders = dict[str, contextlib.AbstractContextManager[Stepper]]
@@ -115,24 +114,21 @@ def bench_pool(
         stack.enter_context(run_competing_processes(competing_processes))
         for stepper in steppers.values():
             stepper(min(0.3, seconds / rounds))  # caches, clocks
-        turn, order, shuffle = seconds / rounds, list(steppers), random.Random(0).shuffle
-        results: dict[str, list[float]] = {name: [] for name in steppers}
-        for _ in range(rounds):
-            shuffle(order)
-            for name in order:
-                steppers[name](_UNCOUNTED * turn)
-                results[name].append(steppers[name](turn))
+        turns = {name: partial(_take_turn, stepper, seconds / rounds) for name, stepper in steppers.items()}
+        results = take_turns(turns, rounds, random.Random(0).shuffle)
     settings = {**dataclasses.asdict(sizes), "competing_processes": competing_processes}
     return {"env_id": env, "suite": config.suite, **settings, **_summarize(results, spec), "rounds": results}
 
 
 def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolShape) -> _Contenders:
     # A process with several pools would not let their workers spin.
-    pool: _Contenders = {"pool": in_own_process("the pool", partial(_pool, source, spec, shape))}
+    pool: _Contenders = {"pool": in_own_process("the pool", partial(step_pool, source, spec, shape))}
     total = shape.num_rows
     if isinstance(source, VectorSource):
-        in_process = in_this_process(source, spec, PoolShape(1, 1, 1, total, _ROLLOUT_LENGTH, _NUM_SLOTS))
-        return {**pool, "in_process": in_process, "native": native_alone(env, total)}
+        in_process = _in_this_process(source, spec, PoolShape(1, 1, 1, total, _ROLLOUT_LENGTH, _NUM_SLOTS))
+        native = partial(gymnasium_vector, partial(source.make_vector_env, total))
+        alone = in_own_process(f"a process of {env.id} alone", native)
+        return {**pool, "in_process": in_process, "native": alone}
     if not isinstance(source, GymnasiumSource):
         raise UserError(f"bench pool needs an environment that processes step: got suite {env.suite!r}")
     make_envs = [source.make_env] * total
@@ -148,6 +144,11 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolSha
         "async_vector_env": gymnasium_vector(partial(AsyncVectorEnv, make_envs)),
         **installed_rivals(source.make_env, shape.num_workers, total),
     }
+
+
+def _take_turn(step: Stepper, seconds: float) -> float:
+    step(_UNCOUNTED * seconds)
+    return step(seconds)
 
 
 def _summarize(results: dict[str, list[float]], spec: EnvSpec) -> dict[str, float]:
@@ -173,10 +174,9 @@ def _summarize(results: dict[str, list[float]], spec: EnvSpec) -> dict[str, floa
 
 
 @contextlib.contextmanager
-def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
-    rng = np.random.default_rng(0)
-    drawn = random_actions(spec, rng, (97, shape.rows_per_lane))
-    actions = [take(drawn, turn) for turn in range(97)]
+def step_pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
+    """Yields a pool whose lanes get random actions as soon as they are ready."""
+    actions = random_actions(spec, shape.rows_per_lane)
     # One core per worker if there are enough: a process that spins on another core would otherwise keep two workers on one.
     pinned = isinstance(source, GymnasiumSource) and shape.num_workers == len(os.sched_getaffinity(0))
     cores = tuple(range(shape.num_workers)) if pinned else ()
@@ -185,6 +185,7 @@ def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Steppe
         turns = itertools.count(1)
         rows = [range(part.start, part.stop) for part in map(shape.part_rows, range(shape.num_parts))]
         pool.start([GymnasiumReset(tuple(part)) for part in rows])
+        pool.wait_started(_START_SECONDS)
 
         def step(seconds: float) -> float:
             done, start = 0, time.perf_counter()
@@ -192,17 +193,50 @@ def _pool(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Steppe
             while time.perf_counter() < end:
                 for lane in pool.wait_ready(1.0):
                     turn = next(turns)
-                    write(pool.next_action(lane), actions[turn % 97])
+                    write(pool.next_action(lane), actions[turn % len(actions)])
                     pool.post_actions(lane)
                     done += shape.rows_per_lane
-                    if turn % _ROLLOUT_LENGTH == 0:  # now and then
-                        _release_full(pool)
+                    if turn % _ROLLOUT_LENGTH == 0:  # now and then, all full slots
+                        while (full := pool.acquire(0.0)) is not None:
+                            pool.release(full)
             return done / (time.perf_counter() - start)
 
         yield step
 
 
-def _release_full(pool: EnvPool) -> None:
-    """Releases all full slots."""
-    while (full := pool.acquire(0.0)) is not None:
-        pool.release(full)
+@contextlib.contextmanager
+def _in_this_process(source: EnvSource, spec: EnvSpec, shape: PoolShape) -> Iterator[Stepper]:
+    """Yields all rows as one lane in slots of ordinary memory, as the plan "serial" has them, with random actions."""
+    layout = make_layout(spec, shape, {})
+    slots = allocate_slots(layout)
+    access, length, everything = SlotAccess(layout), shape.rollout_length, slice(None)
+    actions = random_actions(spec, shape.num_rows)
+    rows = source.make_rows(range(shape.num_rows), None, False)
+    first = first_rows(slots[0])
+    rows.reset(GymnasiumReset(tuple(range(shape.num_rows))), first)
+    first.begin_history()
+    steps_done = 0
+
+    def step(seconds: float) -> float:
+        nonlocal steps_done
+        before, start = steps_done, time.perf_counter()
+        end = start + seconds
+        while time.perf_counter() < end:
+            sequence, t = divmod(steps_done, length)
+            slot = slots[sequence % len(slots)]
+            if t == 0:
+                if sequence > 0:
+                    access.carry(slots[(sequence - 1) % len(slots)], slot, everything)
+                step_rows(slot, slice(0, length)).prepare()
+            action = take(slot.action, t)
+            write(action, actions[steps_done % len(actions)])
+            rows.step(action, step_rows(slot, t))
+            if t + 1 == length:
+                rows.verify(take(slot.observation, slice(1, None)), slot.reward)
+            steps_done += 1
+        return (steps_done - before) * shape.num_rows / (time.perf_counter() - start)
+
+    try:
+        yield step
+    finally:
+        rows.close()

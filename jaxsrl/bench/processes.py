@@ -50,7 +50,7 @@ def run_module(
     """
     command = [sys.executable, "-m", module, json.dumps(settings), str(os.getpid())]
     deadline = time.monotonic() + limit_seconds
-    with _killed_at_exit(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)) as process:
+    with killed_at_exit(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)) as process:
         while True:
             try:
                 out, err = process.communicate(timeout=_SAMPLE_SECONDS)
@@ -74,6 +74,15 @@ def answer_settings(function: Callable[..., Any]) -> None:
     print(json.dumps(exit_on_user_error(function)(**json.loads(sys.argv[1]))))  # noqa: T201
 
 
+def local_devices(environment: Mapping[str, str] | None = None) -> tuple[str, int, str]:
+    """Returns platform, number and kind of jax's devices from a separate process, so that this one uses none of them."""
+    code = "import jax; devices = jax.local_devices(); print(devices[0].platform, len(devices), devices[0].device_kind)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=_START_SECONDS)
+    platform, number, kind = done.stdout.splitlines()[-1].split(" ", 2)
+    return platform, int(number), kind
+
+
 class AnsweringProcess:
     """A process that prints a line when it is ready, and one line for each line of its standard input.
 
@@ -92,7 +101,6 @@ class AnsweringProcess:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `receive` reports it
             self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
 
     def receive(self, limit_seconds: float = _ANSWER_SECONDS) -> str:
         """Returns the next line of the process.
@@ -133,8 +141,9 @@ def answering_processes(
     with contextlib.ExitStack() as stack:
         started: list[AnsweringProcess] = []
         for command in commands:
-            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr)
-            started.append(AnsweringProcess(stack.enter_context(_killed_at_exit(process)), name))
+            # Unbuffered: the pipe of a process that has ended can be closed.
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr, bufsize=0)
+            started.append(AnsweringProcess(stack.enter_context(killed_at_exit(process)), name))
         for process in started:
             process.receive(_START_SECONDS)
         yield started
@@ -166,13 +175,10 @@ def speed_of_all(processes: Sequence[AnsweringProcess], seconds: float) -> float
 
 
 @contextlib.contextmanager
-def _killed_at_exit(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[bytes]"]:
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
+def killed_at_exit(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[bytes]"]:
+    """Kills a process at the exit of the context, and closes its pipes."""
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()

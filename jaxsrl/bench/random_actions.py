@@ -5,12 +5,13 @@ from functools import partial
 import numpy as np
 
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
-from envpool_bridge.spec.tree import Tree, map_leaves
+from envpool_bridge.spec.tree import Tree, map_leaves, take
 
 
-def random_actions(spec: EnvSpec, rng: np.random.Generator, shape: tuple[int, ...]) -> Tree:
-    """Returns [*shape, ...] per leaf of the spec's action: uniform, or standard normal if a leaf has no bounds."""
-    return map_leaves(partial(_random_leaf, rng, shape), spec.action)
+def random_actions(spec: EnvSpec, num_rows: int) -> list[Tree]:
+    """Returns 97 actions, [num_rows, ...] each leaf: uniform, or standard normal if a leaf has no bounds."""
+    drawn = map_leaves(partial(_random_leaf, np.random.default_rng(0), (97, num_rows)), spec.action)
+    return [take(drawn, turn) for turn in range(97)]
 
 
 def _random_leaf(rng: np.random.Generator, shape: tuple[int, ...], leaf: LeafSpec) -> np.ndarray:

@@ -16,6 +16,7 @@ from jaxsrl.bench.turns import median_ratio, take_turns
 
 SizeName = Literal["atari", "vector"]
 _SIZES: dict[SizeName, BenchSizes] = {"atari": ATARI, "vector": VECTOR}
+_COLUMNS = {"insert": "insert_env_steps_per_second", "sample": "sample_windows_per_second"}
 _FILL_SECONDS = 20.0
 _PRIORITY_BYTES = 4  # a float32 for each window
 
@@ -72,16 +73,16 @@ def _rows(
             {
                 "contender": name,
                 **{_COLUMNS[rate]: statistics.median(speeds[rate][name]) for rate in RATES},
-                **_ratios(speeds, name),
+                **{
+                    f"{rate}_ratio_of_{ours}": median_ratio(speeds[rate][ours], speeds[rate][name])
+                    for rate in RATES
+                    for ours in ("device", "host")
+                },
                 "bytes_per_env_step": contender.bytes_per_env_step(),
                 "theoretical_bytes_per_env_step": theoretical,
             }
             for name, contender in contenders.items()
         ]
-
-
-_COLUMNS = {"insert": "insert_env_steps_per_second", "sample": "sample_windows_per_second"}
-Speeds = dict[str, dict[str, list[float]]]
 
 
 def _fill(contender: Contender, sizes: BenchSizes) -> None:
@@ -90,11 +91,3 @@ def _fill(contender: Contender, sizes: BenchSizes) -> None:
     while left > 0 and time.perf_counter() < deadline:
         left -= contender.insert_some()
     contender.sample(0.0)
-
-
-def _ratios(speeds: Speeds, name: str) -> dict[str, float]:
-    return {
-        f"{rate}_ratio_of_{ours}": median_ratio(speeds[rate][ours], speeds[rate][name])
-        for rate in RATES
-        for ours in ("device", "host")
-    }

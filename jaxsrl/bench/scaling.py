@@ -4,20 +4,18 @@ Rows sleep and cost nothing themselves, so that only the head is measured. Its s
 the first size whose speed per row is 10 % lower. `run_module` runs this file in a process of its own for each size.
 """
 
-import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from envpool_bridge.errors import UserError
 from jaxsrl.bench.processes import answer_settings, run_module
 from jaxsrl.bench.sleep_rows import Size, sleeping_source
-from jaxsrl.config.parts import CheckpointConfig, MetricsConfig, PoolConfig
 
 _STAYS = 0.9
 _LIMIT_SECONDS = 600.0
-_CLOCK_TICKS = 100.0
 
 
 def bench_scaling(
@@ -80,47 +78,29 @@ def bench_scaling(
 
 def _measure(size: Size, milliseconds: float, rows: int, workers: int, seconds: float) -> dict[str, Any]:
     import os
-    import statistics
 
     from agents.networks.config import NetworkConfig
-    from agents.ppo import PPOConfig, make_ppo
-    from jaxsrl.config.run_config import RunConfig
-    from jaxsrl.machine.resources import Resources
-    from jaxsrl.metrics.record_file import read_steady_records
-    from jaxsrl.plan.load_plan import load_plan
-    from jaxsrl.run_plan import run
+    from agents.ppo import PPOConfig
+    from jaxsrl.bench.train import measure_training
 
     rollout = 16
     updates = max(12, round(seconds / (rollout * milliseconds / 1000)))
-    source = sleeping_source(size, milliseconds)
-    spec = source.spec()
-    # An MLP for images too: the benchmark measures the transport of slots, not convolutions.
-    network = NetworkConfig(torso="mlp", hidden_sizes=(64, 64))
-    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=4), spec, network)
-    with tempfile.TemporaryDirectory() as directory:
-        config = RunConfig(
-            name="scale",
-            directory=directory,
-            total_env_steps=updates * rollout * rows,
-            num_envs=rows,
-            rollout_length=rollout,
-            pool=PoolConfig(num_workers=workers, lanes_per_worker=1),
-            metrics=MetricsConfig(interval_seconds=1.0),
-            checkpoint=CheckpointConfig(interval_updates=0),
-        )
-        plan = load_plan(config.plan)(config, Resources.detect())
-        profile = _Profile()
-        report = run(plan, agent, source, config, spec=spec, quiet=True)
-        cores_of = profile.stop()
-        records = read_steady_records(report.directory / "metrics.jsonl")
-
-    def median(name: str) -> float:
-        return statistics.median(record.get(name, 0.0) for record in records)
-
+    profile = _Profile()
+    measured = measure_training(
+        workers,
+        rows,
+        env_steps=updates * rollout * rows,
+        env=sleeping_source(size, milliseconds),
+        # An MLP for images too: the benchmark measures the transport of slots, not convolutions.
+        network=NetworkConfig(torso="mlp", hidden_sizes=(64, 64)),
+        agent=PPOConfig(num_epochs=1, num_minibatches=4),
+        changes={"rollout_length": rollout, "pool.lanes_per_worker": 1},
+    )
+    cores_of = profile.stop()
     return {
-        "env_steps_per_second": median("speed/env_steps_per_second"),
-        "acting_busy": 1.0 - median("utilization/inference/wait"),
-        "learning_busy": median("utilization/learner/busy"),
+        "env_steps_per_second": measured["env_steps_per_second"],
+        "acting_busy": 1.0 - measured["wait_share_inference"],
+        "learning_busy": 1.0 - measured["learner_idle_share"],
         "head_cores": sum(cores_of.values()),
         "cores": len(os.sched_getaffinity(0)),
         "profile": {name: round(cores, 3) for name, cores in sorted(cores_of.items(), key=lambda item: -item[1])},
@@ -155,13 +135,9 @@ class _Profile:
 def _seconds_by_thread() -> dict[str, float]:
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     seconds: dict[str, float] = {}
-    for task in Path("/proc/self/task").iterdir():
-        try:
-            fields = (task / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # ended since it was listed
-        name = names.get(int(task.name), "jax's threads")
-        seconds[name] = seconds.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS
+    for thread in psutil.Process().threads():
+        name = names.get(thread.id, "jax's threads")
+        seconds[name] = seconds.get(name, 0.0) + thread.user_time + thread.system_time
     return seconds
 
 

@@ -1,7 +1,6 @@
 """Benchmark of tree search: rows x simulations, against mctx called directly with one key for all rows."""
 
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ import mctx
 from agents.api import Array, Params
 from agents.search.gumbel import GumbelConfig, gumbel_search
 from agents.search.model import Latent, ModelStep, Root
-from jaxsrl.bench.turns import median_ratio, take_turns
+from jaxsrl.bench.turns import calls_per_second, median_ratio, take_turns
 
 _ACTIONS = 6
 _MCTX: Any = mctx  # fields of its dataclasses are hidden from type checkers
@@ -87,9 +86,7 @@ def _measure(
         return jax.lax.fori_loop(0, simulations, one, latent)
 
     contenders = {"ours": ours, "mctx": mctx_alone, "model": model_alone}
-    turns = {
-        name: partial(_calls_per_second, _compile(call, latent), latent, seconds) for name, call in contenders.items()
-    }
+    turns = {name: partial(calls_per_second, _compile(call, latent), seconds) for name, call in contenders.items()}
     speeds = take_turns(turns, rounds)
     return {
         "rows": rows,
@@ -100,18 +97,11 @@ def _measure(
     }
 
 
-def _compile(call: Callable[[Array], Any], latent: Array) -> Callable[[Array], Any]:
+def _compile(call: Callable[[Array], Any], latent: Array) -> Callable[[], Any]:
+    """Returns a compiled call that waits for its result."""
     compiled = jax.jit(call)
     jax.block_until_ready(compiled(latent))
-    return compiled
-
-
-def _calls_per_second(call: Callable[[Array], Any], latent: Array, seconds: float) -> float:
-    calls, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or calls == 0:
-        jax.block_until_ready(call(latent))
-        calls += 1
-    return calls / elapsed
+    return lambda: jax.block_until_ready(compiled(latent))
 
 
 def _init_params(latent_size: int) -> Params:

@@ -9,6 +9,7 @@ from typing import Any
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EnvSource
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.config.changes import with_options
 from jaxsrl.config.parts import CheckpointConfig, EvalConfig, MetricsConfig, PoolConfig
@@ -49,7 +50,7 @@ def measure_training(
     num_envs: int = 128,
     max_policy_lag: int = 1,
     env_steps: int = 800_000,
-    env: EnvConfig | None = None,
+    env: EnvConfig | EnvSource | None = None,
     network: NetworkConfig | None = None,
     agent: PPOConfig | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -63,7 +64,7 @@ def measure_training(
         num_envs: environments in all.
         max_policy_lag: updates that acting may be behind.
         env_steps: length of the run.
-        env: CartPole-v1 if None.
+        env: environment, or a source of environments; CartPole-v1 if None.
         network: of the agent.
         agent: PPO's configuration.
         changes: further options of RunConfig by dotted name, e.g. `plan` or `learner.num_devices`.
@@ -93,7 +94,7 @@ def measure_training(
         report = dataclasses.replace(experiment, run=run).train(quiet=True)
         records = read_steady_records(report.directory / "metrics.jsonl")
     return {
-        "env_id": env.id,
+        "env_id": spec.env_id,
         "plan": config.plan,
         "workers": workers,
         "num_envs": num_envs,

@@ -9,18 +9,32 @@ Name = TypeVar("Name", bound=str)
 Result = TypeVar("Result")
 
 
-def take_turns(contenders: Mapping[Name, Callable[[], Result]], rounds: int) -> dict[Name, list[Result]]:
-    """Returns the results of every contender: one per round."""
+def take_turns(
+    contenders: Mapping[Name, Callable[[], Result]], rounds: int, reorder: Callable[[list[Name]], None] | None = None
+) -> dict[Name, list[Result]]:
+    """Returns the results of every contender: one per round. `reorder` changes their order before each round."""
     results: dict[Name, list[Result]] = {name: [] for name in contenders}
+    order = list(contenders)
     for _ in range(rounds):
-        for name, take_turn in contenders.items():
-            results[name].append(take_turn())
+        if reorder is not None:
+            reorder(order)
+        for name in order:
+            results[name].append(contenders[name]())
     return results
 
 
 def median_ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
     """Returns the median of the rounds' ratios."""
     return statistics.median(value / base for value, base in zip(values, baseline, strict=True))
+
+
+def calls_per_second(call: Callable[[], Any], seconds: float) -> float:
+    """Calls for some seconds, at least once; returns calls per second."""
+    calls, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or calls == 0:
+        call()
+        calls += 1
+    return calls / elapsed
 
 
 def per_second(call: Callable[[], Any], count: int) -> float:

@@ -6,17 +6,14 @@ short rounds, so drift of the machine's speed affects all of them.
 
 import contextlib
 import statistics
-import time
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError
-from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
-from jaxsrl.bench.rivals.vector_envs import Stepper, bare_processes
+from jaxsrl.bench.pool import step_pool
+from jaxsrl.bench.rivals.vector_envs import bare_processes
 from jaxsrl.bench.turns import median_ratio, take_turns
 
 _LENGTH, _SLOTS = 64, 4  # steps per slot; a row may be ahead of the slowest by the steps of all slots
@@ -42,12 +39,13 @@ def bench_uneven_steps(
         UserError: `most` is less than `least`, or bare processes made no step.
     """
     env = EnvConfig("Sleep", "probe", f'{{"milliseconds": {least}, "max_milliseconds": {most}}}')
-    env.source()
+    source = env.source()
+    pool = partial(step_pool, source, source.spec())
     with contextlib.ExitStack() as stack:
         contenders = {
             "limit": stack.enter_context(bare_processes(env, rows, 1)),
-            "asynchronous": stack.enter_context(_pool(env, PoolShape(rows, 1, 1, 1, _LENGTH, _SLOTS))),
-            "lockstep": stack.enter_context(_pool(env, PoolShape(rows, 1, rows, 1, _LENGTH, _SLOTS))),
+            "asynchronous": stack.enter_context(pool(PoolShape(rows, 1, 1, 1, _LENGTH, _SLOTS))),
+            "lockstep": stack.enter_context(pool(PoolShape(rows, 1, rows, 1, _LENGTH, _SLOTS))),
         }
         for stepper in contenders.values():
             stepper(0.2)
@@ -57,24 +55,3 @@ def bench_uneven_steps(
     speeds = {f"{name}_env_steps_per_second": statistics.median(values) for name, values in results.items()}
     ratios = {f"{name}_ratio": median_ratio(results[name], results["limit"]) for name in ("asynchronous", "lockstep")}
     return {"rows": rows, "least_milliseconds": least, "most_milliseconds": most, **speeds, **ratios, "rounds": results}
-
-
-@contextlib.contextmanager
-def _pool(env: EnvConfig, shape: PoolShape) -> Iterator[Stepper]:
-    with EnvPool(env.source(), shape, PoolOptions(run_seed=0)) as pool:
-        none = (None,) * shape.rows_per_part
-        pool.start([EpisodeReset((0,) * shape.rows_per_part, none)] * shape.num_parts)
-        pool.wait_started(60.0)
-
-        def step(seconds: float) -> float:
-            done, start = 0, time.perf_counter()
-            while time.perf_counter() < start + seconds:
-                for lane in pool.wait_ready(1.0):
-                    pool.post_actions(lane)  # arbitrary: the environment ignores actions
-                    done += shape.rows_per_lane
-                full = pool.acquire(0.0)
-                if full is not None:
-                    pool.release(full)
-            return done / (time.perf_counter() - start)
-
-        yield step

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxsrl.checkpoints.store import Arrays
 
-_MOST_SHOWN = 20
+MOST_SHOWN = 20
 
 
 def restore_matching(
@@ -30,20 +30,27 @@ def restore_matching(
             arrays[name] = stored
             continue
         arrays[name] = initial
-        got = "is missing" if stored is None else f"is {_form(stored)}"
-        skipped.append(f"{name}: expected {_form(initial)}, {got} in the checkpoint: starts as new")
+        got = "is missing" if stored is None else f"is {array_form(stored)}"
+        skipped.append(f"{name}: expected {array_form(initial)}, {got} in the checkpoint: starts as new")
     unknown = [name for name in saved if name.startswith(prefix) and name not in fresh]
-    skipped += [f"{name}: {_form(saved[name])} in the checkpoint, not expected: skipped" for name in unknown]
+    skipped += [f"{name}: {array_form(saved[name])} in the checkpoint, not expected: skipped" for name in unknown]
     return arrays, skipped
 
 
 def format_report(arrays: Arrays, skipped: list[str]) -> str:
     """Returns a summary of `restore_matching` with the first few mismatches, one line each."""
     num_initial = sum("starts as new" in line for line in skipped)
-    more = [f"... and {len(skipped) - _MOST_SHOWN} more"] if len(skipped) > _MOST_SHOWN else []
-    head = f"partial restore: {len(arrays) - num_initial} of {len(arrays)} arrays fit the checkpoint's"
-    return "\n  ".join([head + (":" if skipped else ""), *skipped[:_MOST_SHOWN], *more])
+    return list_some(
+        f"partial restore: {len(arrays) - num_initial} of {len(arrays)} arrays fit the checkpoint's", skipped
+    )
 
 
-def _form(array: np.ndarray) -> str:
+def list_some(head: str, lines: list[str]) -> str:
+    """Returns a heading with the first few of these lines below it."""
+    more = [f"... and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else []
+    return "\n  ".join([head + (":" if lines else ""), *lines[:MOST_SHOWN], *more])
+
+
+def array_form(array: np.ndarray) -> str:
+    """Returns dtype and shape, such as "float32[4, 2]"."""
     return f"{array.dtype}{list(array.shape)}"

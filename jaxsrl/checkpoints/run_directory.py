@@ -123,23 +123,10 @@ class NullRunDirectory(RunDirectory):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def validate(self, config: dict[str, Any]) -> None:
+    def _do_nothing(self, *args: Any, **options: Any) -> None:
         pass
 
-    def record(self, config: dict[str, Any], plan: Any) -> None:
-        pass
-
-    def write_plan(self, plan: Any) -> None:
-        pass
-
-    def add_provenance(self, provenance: dict[str, Any]) -> None:
-        pass
-
-    def log(self, line: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    validate = record = write_plan = add_provenance = log = close = _do_nothing
 
 
 def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:

@@ -43,20 +43,12 @@ def reject_links(path: Path) -> None:
             raise CorruptCheckpointError(f"{path}: {inside.relative_to(path)} is a link or a special file")
 
 
-def parse_schema(path: Path, schema: Mapping[str, Any]) -> dict[str, Form]:
-    """Returns shape and dtype of every array.
-
-    Args:
-        path: checkpoint, for messages.
-        schema: schema of the manifest: a shape and a dtype's name, by array name.
+def read_form(subject: str, form: Any) -> Form:
+    """Returns shape and dtype of an array by its entry in a manifest's schema.
 
     Raises:
-        CorruptCheckpointError: an entry is invalid.
+        CorruptCheckpointError: the entry is invalid; the message starts with `subject`.
     """
-    return {name: _read_form(f"{path}: array {name}", form) for name, form in schema.items()}
-
-
-def _read_form(subject: str, form: Any) -> Form:
     if not isinstance(form, dict):
         raise CorruptCheckpointError(f"{subject}: expected a shape and a dtype, got {str(form)[:60]}")
     shape, name = form.get("shape"), form.get("dtype")
@@ -100,7 +92,7 @@ def validate_stored_arrays(path: Path, schema: Mapping[str, Form], state: Path, 
 
     Args:
         path: checkpoint, for messages.
-        schema: result of `parse_schema`.
+        schema: of the manifest.
         state: Orbax's directory.
         checkpointer: Orbax checkpointer that reads it.
 

@@ -34,7 +34,7 @@ from jaxsrl.checkpoints.manifest import (
 )
 from jaxsrl.checkpoints.schema import (
     Form,
-    parse_schema,
+    read_form,
     reject_links,
     validate_manifest,
     validate_match,
@@ -275,7 +275,7 @@ def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arr
     manifest = read_manifest(path)
     validate_manifest(path, manifest)
     reject_links(path)
-    schema = parse_schema(path, manifest["schema"])
+    schema = {name: read_form(f"{path}: array {name}", form) for name, form in manifest["schema"].items()}
     verify_files(path, manifest)
     if validate is not None:
         validate(schema)

@@ -1,11 +1,13 @@
 """Tables of an inspection on the terminal."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from jaxsrl.config.files import flatten_options
 from jaxsrl.runs.checkpoint_health import WHOLE
 from jaxsrl.runs.inspect import ArrayRow, Inspection
 from jaxsrl.terminal.format import format_age, format_bytes
@@ -30,8 +32,8 @@ def print_inspection(inspection: Inspection, show_all: bool) -> None:
         held = format_bytes(sum(row.bytes for row in inspection.others))
         console.print(f"and {len(inspection.others)} other arrays ({held}): --all shows them\n", highlight=False)
     for title, values in (
-        ("configuration", flat(inspection.experiment)),
-        ("environment", flat(inspection.spec)),
+        ("configuration", flatten_options(inspection.experiment)),
+        ("environment", flatten_options(inspection.spec)),
         ("written by", inspection.versions),
     ):
         if values:
@@ -40,17 +42,6 @@ def print_inspection(inspection: Inspection, show_all: bool) -> None:
         console.print(_values("health", _health(inspection.health)))
     if inspection.machine:
         console.print(_values("machine at the last record", _machine(inspection.machine)))
-
-
-def flat(value: Any, path: str = "") -> dict[str, str]:
-    """Returns a JSON tree as one text per leaf, by its path."""
-    if isinstance(value, dict) and value:
-        return {
-            name: text
-            for part, item in value.items()
-            for name, text in flat(item, f"{path}.{part}" if path else part).items()
-        }
-    return {path: str(value)}
 
 
 def _arrays(title: str, rows: tuple[ArrayRow, ...]) -> Table:
@@ -70,10 +61,10 @@ def _arrays(title: str, rows: tuple[ArrayRow, ...]) -> Table:
     return table
 
 
-def _values(title: str, values: dict[str, str]) -> Table:
+def _values(title: str, values: Mapping[str, Any]) -> Table:
     table = Table(title=title, title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 2))
     for name, value in values.items():
-        table.add_row(name, Text(value))
+        table.add_row(name, Text(str(value)))
     table.add_row("")
     return table
 

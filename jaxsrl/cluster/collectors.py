@@ -2,8 +2,7 @@
 
 import contextlib
 import dataclasses
-
-import jax
+from collections.abc import Sequence
 
 from agents.api import ReplayAgent
 from envpool_bridge.supervisor.processes import pickle_source
@@ -11,9 +10,9 @@ from jaxsrl.cluster.hosts.collector import ClusterCollector
 from jaxsrl.cluster.placement import OpenEngine
 from jaxsrl.cluster.protocol.bundles import HOSTS, REPLAY, SERVERS
 from jaxsrl.cluster.protocol.engine import Engine
-from jaxsrl.cluster.protocol.published_params import layout_of
 from jaxsrl.cluster.replay.client import RemoteReplayClient, RemoteReplayMesh
 from jaxsrl.cluster.replay.setup import PART_BYTES, sample_layout
+from jaxsrl.collect.acting_agent import layout_of, params_shapes
 from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.learner.host_replay import HostReplay
@@ -83,16 +82,16 @@ class ClusterCollectors(CollectorFactory):
 
 def plan_where_reserved(plan: Plan, engine: Engine) -> Plan:
     """Returns the plan with each host, each inference server and replay on the node that is reserved for it."""
-    before = plan.environments.nodes
-    placed = with_hosts_on(plan, [engine.reserved_node(HOSTS, host) or node for host, node in enumerate(before)])
+
+    def reserved(kind: str, nodes: Sequence[str]) -> list[str]:
+        return [engine.reserved_node(kind, index) or node for index, node in enumerate(nodes)]
+
+    placed = with_hosts_on(plan, reserved(HOSTS, plan.environments.nodes))
     if plan.replay is not None and plan.replay.nodes:
-        placed = placed.with_nodes({FragmentKind.REPLAY}, [engine.reserved_node(REPLAY, 0) or plan.replay.nodes[0]])
-    if not plan.calls_servers:
-        return placed
-    servers = enumerate(plan.inference.nodes)
-    return placed.with_nodes(
-        {FragmentKind.INFERENCE}, [engine.reserved_node(SERVERS, server) or node for server, node in servers]
-    )
+        placed = placed.with_nodes({FragmentKind.REPLAY}, reserved(REPLAY, plan.replay.nodes))
+    if plan.calls_servers:
+        placed = placed.with_nodes({FragmentKind.INFERENCE}, reserved(SERVERS, plan.inference.nodes))
+    return placed
 
 
 def store_bytes(config: CollectorConfig) -> int:
@@ -102,7 +101,7 @@ def store_bytes(config: CollectorConfig) -> int:
     """
     plan = config.plan
     slots = agent_layout(config.spec, plan.shape, config.agent).slot_bytes * (plan.shape.num_slots + 1)
-    params = layout_of(jax.eval_shape(config.agent.init, jax.random.key(0)).params).block_bytes
+    params = layout_of(params_shapes(config.agent)).block_bytes
     samples = 0
     if plan.replay is not None and plan.replay.nodes and isinstance(config.agent, ReplayAgent):
         sample = sample_layout(config.agent, config.spec)[1].block_bytes

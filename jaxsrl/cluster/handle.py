@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+import cloudpickle
+
 from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.options import RestartBudget, SupervisorOptions
 from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostLostError, RemoteHost
@@ -78,13 +80,13 @@ class Handle(abc.ABC, Generic[RemoteT]):
         self.node, self.restart_at = node, None
         self.remote = self.spawn_process(engine, node)
 
-    def start_with(self, setup: bytes, versions: PublishedVersions | None) -> None:
-        """Sends the setup, and the versions of the parameters that it may need."""
+    def start_with(self, setup: Any, versions: PublishedVersions | None) -> None:
+        """Sends the setup (a HostSetup or ReplaySetup), pickled, and the versions of the parameters that it may need."""
         if self.remote is None:
             raise RuntimeError("spawn comes first")
         self.incarnation += 1
         self.is_started, self.stats_call = True, None
-        self.start_call = self.remote.call("control", "start", setup)
+        self.start_call = self.remote.call("control", "start", cloudpickle.dumps(setup))
         for version, put in versions.held if versions is not None else ():
             self.publish(version, put)
 

@@ -11,11 +11,10 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.cluster.hosts.command_host import CommandSetup
-from jaxsrl.cluster.protocol.engine import Call, HostGoneError, RemoteHost
+from jaxsrl.cluster.protocol.engine import Call, Engine, HostGoneError, RemoteHost
 from jaxsrl.machine.lifecycle import RequeueError
 from jaxsrl.machine.resources import Node
 from jaxsrl.machine.run_tasks import POLL_SECONDS, Task
@@ -26,22 +25,6 @@ _START_SECONDS = 120.0  # longest start of a command by a host, which may wait f
 _PASSED_ON = ("JAX", "XLA_")  # variables that change the programs of a run
 _MOST_LETTERS = 300  # of a line of output in a message
 _TAIL_BYTES = 8192
-
-
-class Calls(Protocol):
-    """Part of an `Engine` that carries calls."""
-
-    def check(self) -> None:
-        """Raises ClusterLostError if the cluster is lost; see `Engine.check`."""
-        ...
-
-    def wait(self, calls: Sequence[Call], timeout_seconds: float) -> list[Call]:
-        """Returns some calls that have ended."""
-        ...
-
-    def get(self, call: Call) -> object:
-        """Returns the result of an ended call."""
-        ...
 
 
 class NodeProcessLostError(RequeueError):
@@ -80,7 +63,7 @@ class NodeProcesses:
     """Commands on the nodes of a cluster. Thread-safety: one thread.
 
     Args:
-        calls: engine of the cluster.
+        calls: engine of the cluster, of which it uses `check`, `wait` and `get`.
         spawn: starts a `CommandHost` on a node as soon as one has room.
         shared: file by which nodes prove that they share a file system.
         room: description of what each command takes, for messages.
@@ -93,7 +76,7 @@ class NodeProcesses:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: Engine,
         spawn: Callable[[], RemoteHost],
         shared: SharedFile,
         room: str,

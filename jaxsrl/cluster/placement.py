@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.processes import Processes
@@ -63,27 +64,14 @@ def place_run(
         LostLearnerError: another process failed or did not come.
     """
     number = 1 if processes is None else processes.num_processes
-    with contextlib.ExitStack() as held:
-        nodes: tuple[Node, ...] = ()
-        if config.cluster.address == "local":
-            nodes = _local_nodes(config, plan, number)
-            if processes is not None:
-                validate_one_machine(processes)
-        elif config.cluster.is_used:
-            held.enter_context(_connection())
-            nodes = (
-                _find_nodes(config, plan, number, replay_bytes)
-                if processes is None
-                else shared_nodes(processes, lambda: _find_nodes(config, plan, number, replay_bytes))
-            )
-        placement = _place(config, plan, nodes, resources, number, replay_bytes)
+    with _placed(config, plan, resources, replay_bytes, number, processes) as placement:
+        nodes = placement.resources.nodes
 
         @contextlib.contextmanager
         def open_engine(store_bytes: int) -> Iterator[Engine]:
             with contextlib.ExitStack() as opened:
-                if (
-                    config.cluster.address == "local"
-                ):  # a cluster that is there already has the store that it was started with
+                # A cluster that is there already has the store that it was started with.
+                if config.cluster.address == "local":
                     opened.enter_context(shared_local_cluster(nodes, store_bytes, processes))
                 engine = _reserve(config, placement.plan, replay_bytes, processes)
                 yield opened.enter_context(engine)
@@ -105,34 +93,33 @@ def preview_placement(config: RunConfig, plan: Plan, resources: Resources, repla
             f"to see its plan, use --distributed.coordinator HOST:PORT --distributed.num-processes N "
             f"--distributed.process-id 0 (nothing connects to it)"
         )
+    with _placed(config, plan, resources, replay_bytes, number, None) as placement:
+        return placement
+
+
+@contextlib.contextmanager
+def _placed(
+    config: RunConfig, plan: Plan, resources: Resources, replay_bytes: int, number: int, processes: Processes | None
+) -> Iterator[Placement]:
+    """Places a run in a number of processes; inside, this process is connected to a cluster that is there already."""
     nodes: tuple[Node, ...] = ()
-    if config.cluster.address == "local":
-        nodes = _local_nodes(config, plan, number)
-    elif config.cluster.is_used:
-        with _connection():
-            nodes = _find_nodes(config, plan, number, replay_bytes)
-    return _place(config, plan, nodes, resources, number, replay_bytes)
+    with contextlib.ExitStack() as held:
+        if config.cluster.address == "local":
+            from jaxsrl.cluster.ray.engine import import_ray
 
+            import_ray()  # raises where it is not installed
+            nodes = local_nodes(config, plan, number)
+            if processes is not None:
+                validate_one_machine(processes)
+        elif config.cluster.is_used:
+            from jaxsrl.cluster.ray.local_cluster import joined_cluster
 
-def _place(
-    config: RunConfig, plan: Plan, nodes: Sequence[Node], resources: Resources, processes: int, replay_bytes: int
-) -> Placement:
-    placed = place_plan(config, plan, nodes, resources, processes, replay_bytes)
-    every = resources_over(resources, processes)
-    return Placement(placed, dataclasses.replace(every, nodes=tuple(nodes)) if nodes else every)
-
-
-def _local_nodes(config: RunConfig, plan: Plan, processes: int) -> tuple[Node, ...]:
-    from jaxsrl.cluster.ray.engine import import_ray
-
-    import_ray()
-    return local_nodes(config, plan, processes)
-
-
-def _connection() -> contextlib.AbstractContextManager[None]:
-    from jaxsrl.cluster.ray.local_cluster import joined_cluster
-
-    return joined_cluster()
+            held.enter_context(joined_cluster())
+            find = partial(_find_nodes, config, plan, number, replay_bytes)
+            nodes = find() if processes is None else shared_nodes(processes, find)
+        placed = place_plan(config, plan, nodes, resources, number, replay_bytes)
+        every = resources_over(resources, number)
+        yield Placement(placed, dataclasses.replace(every, nodes=nodes) if nodes else every)
 
 
 def _find_nodes(config: RunConfig, plan: Plan, processes: int, replay_bytes: int) -> tuple[Node, ...]:

@@ -1,30 +1,24 @@
 """Collector whose workers act: each steps its environments and runs its own copy of the policy."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from functools import partial
 
 import cloudpickle
 import jax
 import numpy as np
 
-from agents.api import Agent, AnyAgent, Params
+from agents.api import Params
 from envpool_bridge.envs.protocol import EpisodeReset
-from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import Tree, map_leaves
 from envpool_bridge.worker.policy import LocalPolicySpec, check_shape
+from jaxsrl.collect.acting_agent import acting_agent, layout_of, params_shapes, read_jax_settings
 from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory
-from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
+from jaxsrl.collect.collector import CollectorConfig, describe_lanes, open_pool, split_reset, supervision_metrics
 from jaxsrl.collect.params.shared_memory import SharedParams
-from jaxsrl.collect.slot_layout import agent_state_spec
-from jaxsrl.machine.lifecycle import Lifecycle
-from jaxsrl.plan.fragment import Processes
 
 _WAIT_SECONDS = 0.2
-# Settings that change what a program computes: an actor's must be the learner's.
-_JAX_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_threefry_partitionable")
 
 
 class ActorCollector:
@@ -34,45 +28,22 @@ class ActorCollector:
 
     Args:
         config: arguments of every collector.
-        lifecycle: lifecycle of the run; this collector starts no thread.
         replica: index of the plan's environment replica that this collector serves.
 
     Raises:
         UserError: the plan's workers share lanes, or the environment cannot be sent to them.
     """
 
-    def __init__(self, config: CollectorConfig, lifecycle: Lifecycle, replica: int = 0) -> None:
-        del lifecycle
-        plan, agent = config.plan, config.agent
+    def __init__(self, config: CollectorConfig, replica: int = 0) -> None:
+        plan = config.plan
         check_shape(plan.shape)
         self._shape, self._first = plan.shape, config.first_sequence
         self._first_row = replica * plan.shape.num_rows
-        # Only the shapes are needed before the first parameters arrive; any key will do.
-        template = jax.eval_shape(agent.init, jax.random.key(0)).params
-        layout = params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(template)])
-        self._factory = cloudpickle.dumps(_factory(config, template, layout))
-        placement = plan.environments.placement
-        self._params, self._max_policy_lag = SharedParams(layout), plan.max_policy_lag
+        self._factory = cloudpickle.dumps(_factory(config))
+        self._params, self._max_policy_lag = SharedParams(layout_of(params_shapes(config.agent))), plan.max_policy_lag
         self._counters = ActorCounters(plan.shape.num_workers)
-        self._closed = False
         try:
-            options = PoolOptions(
-                run_seed=config.seed,
-                first_sequence=config.first_sequence,
-                first_row=self._first_row,
-                cores=placement.cores if isinstance(placement, Processes) else (),
-                supervision=config.supervision,
-                journal=config.journal,
-                stages=config.stages,
-            )
-            self._pool = EnvPool(
-                config.env_source,
-                plan.shape,
-                options,
-                extras=agent.extras,
-                agent_state=agent_state_spec(agent),
-                spec=config.spec,
-            )
+            self._pool = open_pool(config, replica)
         except BaseException:
             self._params.close()
             self._counters.close()
@@ -93,7 +64,6 @@ class ActorCollector:
         return self._params.acting_version(sequence, self._max_policy_lag) is not None
 
     def acquire(self, timeout_seconds: float) -> int | None:
-        """Returns the sequence of the next full slot, or None after the timeout; raises the errors of environments and policies."""
         return self._pool.acquire(timeout_seconds)
 
     def slots(self, sequence: int) -> list[SlotViews]:
@@ -109,7 +79,6 @@ class ActorCollector:
         self._pool.release(sequence)
 
     def set_stage(self, stage: int) -> None:
-        """Sets the stage of resets in the slots that are released from now on."""
         self._pool.set_stage(stage)
 
     def drop(self, sequence: int) -> None:
@@ -136,42 +105,23 @@ class ActorCollector:
         }
 
     def waits(self) -> list[str]:
-
-        def missing(sequence: int) -> str:
-            return self._params.missing(sequence, self._max_policy_lag)
-
+        missing = partial(self._params.missing, max_policy_lag=self._max_policy_lag)
         return [describe_lanes(self._pool, missing, "an actor")]
 
     def close(self) -> None:
         """Stops the actors and frees the memory; idempotent."""
-        if self._closed:
-            return
-        self._closed = True
         self._pool.close()
         self._params.close()
         self._counters.close()
 
 
-def _without_learning(agent: AnyAgent) -> AnyAgent:
-    """Returns the agent without its learning functions, which refer to devices that another process lacks."""
-    if isinstance(agent, Agent):
-        agent = agent._replace(gradient_steps=None, groups=())
-    return agent._replace(init=_raise_no_learner, update=_raise_no_learner)
-
-
-def _raise_no_learner(*_: Any) -> NoReturn:
-    raise TypeError("an actor has no learner: it only acts")
-
-
-def _factory(config: CollectorConfig, template: Params, layout: ParamsLayout) -> ActorFactory:
+def _factory(config: CollectorConfig) -> ActorFactory:
     key = config.act_key
-    structure = jax.tree.map(lambda leaf: 0, template)
     return ActorFactory(
-        agent=cloudpickle.dumps((_without_learning(config.agent), structure)),
-        params_layout=layout,
+        agent=cloudpickle.dumps(acting_agent(config.agent)),
         max_policy_lag=config.plan.max_policy_lag,
         key_data=np.asarray(jax.random.key_data(key)),
         key_impl=str(jax.random.key_impl(key)),
         agent_state=config.agent_state,
-        jax_settings={name: getattr(jax.config, name) for name in _JAX_SETTINGS},
+        jax_settings=read_jax_settings(),
     )

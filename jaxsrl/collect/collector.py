@@ -7,15 +7,17 @@ from typing import Protocol
 from agents.api import AnyAgent, Array, Params
 from envpool_bridge.envs.protocol import EnvSource, EpisodeReset
 from envpool_bridge.options import SupervisorOptions
-from envpool_bridge.pool import EnvPool
+from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Tree
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
+from jaxsrl.collect.slot_layout import agent_state_spec
+from jaxsrl.plan.fragment import Processes
 from jaxsrl.plan.plan import Plan
 
-_SUPERVISION_METRICS = {
+SUPERVISION_METRICS = {
     "restarts": "env/restarts_total",
     "hangs": "env/hangs_total",
     "episodes_cut": "env/truncated_by_failure_total",
@@ -111,10 +113,30 @@ class StagedCollector(Protocol):
         ...
 
 
+def open_pool(config: CollectorConfig, replica: int) -> EnvPool:
+    """Returns the pool of one replica of the plan's environments, which starts to launch its workers.
+
+    Raises:
+        UserError: the environment cannot be sent to workers.
+    """
+    agent, shape = config.agent, config.plan.shape
+    options = PoolOptions(
+        run_seed=config.seed,
+        first_sequence=config.first_sequence,
+        first_row=replica * shape.num_rows,
+        cores=_replica_cores(config.plan, replica),
+        supervision=config.supervision,
+        journal=config.journal,
+        stages=config.stages,
+    )
+    state = agent_state_spec(agent)
+    return EnvPool(config.env_source, shape, options, extras=agent.extras, agent_state=state, spec=config.spec)
+
+
 def supervision_metrics(totals: Sequence[SupervisionTotals]) -> dict[str, float]:
     """Returns failure counts of several pools together, by metric name."""
     return {
-        metric: float(sum(getattr(total, name) for total in totals)) for name, metric in _SUPERVISION_METRICS.items()
+        metric: float(sum(getattr(total, name) for total in totals)) for name, metric in SUPERVISION_METRICS.items()
     }
 
 
@@ -142,3 +164,11 @@ def split_reset(reset: EpisodeReset, shape: PoolShape, first_row: int = 0) -> li
     parts = [shape.part_rows(part) for part in range(shape.num_parts)]
     places = [slice(first_row + rows.start, first_row + rows.stop) for rows in parts]
     return [EpisodeReset(reset.episodes[rows], reset.actions[rows], stages=reset.stages[rows]) for rows in places]
+
+
+def _replica_cores(plan: Plan, replica: int) -> tuple[int, ...]:
+    placement = plan.environments.placement
+    if not isinstance(placement, Processes) or not placement.cores:
+        return ()
+    start = replica * placement.count
+    return tuple(placement.cores[(start + index) % len(placement.cores)] for index in range(placement.count))

@@ -3,25 +3,23 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import jax
 import numpy as np
 
 from agents.api import Params
 from envpool_bridge.envs.protocol import EpisodeReset
-from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.pool import EnvPool
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.encoding import concatenated
 from envpool_bridge.spec.tree import Tree, take
-from jaxsrl.collect.collector import CollectorConfig, describe_lanes, split_reset, supervision_metrics
+from jaxsrl.collect.collector import CollectorConfig, describe_lanes, open_pool, split_reset, supervision_metrics
 from jaxsrl.collect.inference.act import make_act, row_keys, take_rows
 from jaxsrl.collect.inference.server import InferenceServer
 from jaxsrl.collect.params.store import ParamsStore
-from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.machine.devices import Device, on_device
 from jaxsrl.machine.lifecycle import Lifecycle
-from jaxsrl.plan.fragment import Processes
-from jaxsrl.plan.plan import Plan
 
 _WAIT_SECONDS = 0.2
 
@@ -65,36 +63,19 @@ class PoolCollector:
             raise
 
     def _add_replica(self, config: CollectorConfig, replica: int, device: Device) -> None:
-        shape = self._plan.shape
-        first_row = replica * shape.num_rows
-        options = PoolOptions(
-            run_seed=config.seed,
-            first_sequence=config.first_sequence,
-            first_row=first_row,
-            cores=_replica_cores(self._plan, replica),
-            supervision=config.supervision,
-            journal=config.journal,
-            stages=config.stages,
-        )
-        agent, saved = config.agent, config.agent_state
-        pool = EnvPool(
-            config.env_source,
-            shape,
-            options,
-            extras=agent.extras,
-            agent_state=agent_state_spec(agent),
-            spec=config.spec,
-        )
+        saved, num_rows = config.agent_state, self._plan.shape.num_rows
+        first_row = replica * num_rows
+        pool = open_pool(config, replica)
         self._pools.append(pool)
         self._servers.append(
             InferenceServer(
                 pool,
-                agent,
+                config.agent,
                 self._stores[device],
-                row_keys(jax.device_put(config.act_key, device), range(first_row, first_row + shape.num_rows)),
+                row_keys(jax.device_put(config.act_key, device), range(first_row, first_row + num_rows)),
                 device,
                 self._plan.merge_lanes,
-                None if saved is None else take_rows(saved, slice(first_row, first_row + shape.num_rows)),
+                None if saved is None else take_rows(saved, slice(first_row, first_row + num_rows)),
                 self._act,
             )
         )
@@ -116,7 +97,7 @@ class PoolCollector:
         with ThreadPoolExecutor(len(self._servers), "warm up") as threads:
             list(threads.map(InferenceServer.warm_up, self._servers, params))  # raises their first error
         for replica, server in zip(self._replicas, self._servers, strict=True):
-            self._lifecycle.start_thread(f"inference {replica}", self._body(server))
+            self._lifecycle.start_thread(f"inference {replica}", partial(server.run, self._lifecycle.should_stop))
 
     def acquire(self, timeout_seconds: float) -> int | None:
         """Returns the next sequence that is full in every pool, or None; raises the errors of environments."""
@@ -155,7 +136,6 @@ class PoolCollector:
             pool.wake()
 
     def set_stage(self, stage: int) -> None:
-        """Sets the stage of resets in the slots that are released from now on."""
         for pool in self._pools:
             pool.set_stage(stage)
 
@@ -206,14 +186,3 @@ class PoolCollector:
         """Stops the workers; the inference threads must have stopped."""
         for pool in self._pools:
             pool.close()
-
-    def _body(self, server: InferenceServer) -> Callable[[], None]:
-        return lambda: server.run(self._lifecycle.should_stop)
-
-
-def _replica_cores(plan: Plan, replica: int) -> tuple[int, ...]:
-    placement = plan.environments.placement
-    if not isinstance(placement, Processes) or not placement.cores:
-        return ()
-    start = replica * placement.count
-    return tuple(placement.cores[(start + index) % len(placement.cores)] for index in range(placement.count))

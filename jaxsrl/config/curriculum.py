@@ -26,8 +26,8 @@ class CurriculumConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "returns", tuple(self.returns))
-        validate_at_least(1, "curriculum", evaluations=self.evaluations)
-        validate_at_least(0, "curriculum", spread=self.spread, max_env_steps=self.max_env_steps)
+        validate_at_least(1, "curriculum", self, "evaluations")
+        validate_at_least(0, "curriculum", self, "spread", "max_env_steps")
         if any(value != value for value in self.returns):
             raise UserError(f"curriculum.returns must be numbers: got {list(self.returns)}")
         if self.spread and self.evaluations < 2:

@@ -18,7 +18,6 @@ from jaxsrl.config.serialization import to_json
 _CONFIG = "config.json"
 _RUN_PARTS = frozenset(name for name, value in vars(RunConfig()).items() if dataclasses.is_dataclass(value))
 _OF_RUN = _RUN_PARTS | {"plan"}  # flags without the prefix `run.`
-_SHORTEST = {name: f"run.{name}" for name in _OF_RUN}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The parts of a RunConfig: one frozen dataclass for each component of a run."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.options import SupervisorOptions
@@ -9,20 +9,22 @@ from envpool_bridge.options import SupervisorOptions
 AUTO = "auto"
 
 
-def validate_at_least(minimum: int, part: str, **fields: float) -> None:
-    """Raises an error for the first field below a minimum.
+def validate_at_least(minimum: int, part: str, config: Any, *names: str) -> None:
+    """Rejects fields below a minimum. A field that is None is accepted.
 
     Args:
         minimum: of every field.
         part: prefix of the flags, e.g. `pool`.
-        fields: values by field name.
+        config: dataclass that has the fields.
+        names: of the fields.
 
     Raises:
-        UserError: a field is too small.
+        UserError: a field is too small; names the first one.
     """
     wanted = f"must be at least {minimum}" if minimum else "must not be negative"
-    for name, value in fields.items():
-        if value < minimum:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < minimum:
             raise UserError(f"{part}.{name} {wanted}: got {value}")
 
 
@@ -45,13 +47,8 @@ class PoolConfig:
     supervision: SupervisorOptions = dataclasses.field(default_factory=SupervisorOptions)
 
     def __post_init__(self) -> None:
-        validate_at_least(
-            1,
-            "pool",
-            num_workers=self.num_workers,
-            lanes_per_worker=self.lanes_per_worker,
-        )
-        validate_at_least(0, "pool", workers_per_lane=self.workers_per_lane)
+        validate_at_least(1, "pool", self, "num_workers", "lanes_per_worker")
+        validate_at_least(0, "pool", self, "workers_per_lane")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +70,7 @@ class InferenceConfig:
     num_servers: int = 1
 
     def __post_init__(self) -> None:
-        validate_at_least(1, "inference", num_devices=self.num_devices, num_servers=self.num_servers)
+        validate_at_least(1, "inference", self, "num_devices", "num_servers")
 
     @property
     def jax_platform(self) -> str:
@@ -111,14 +108,15 @@ class LearnerConfig:
     on_nonfinite: Literal["stop", "roll_back"] = "stop"
 
     def __post_init__(self) -> None:
-        validate_at_least(1, "learner", num_devices=self.num_devices, sample_reuse=self.sample_reuse)
+        validate_at_least(1, "learner", self, "num_devices", "sample_reuse")
         validate_at_least(
             0,
             "learner",
-            num_replicas=self.num_replicas,
-            max_gradient_staleness=self.max_gradient_staleness,
-            trajectory_buffer_size=self.trajectory_buffer_size,
-            max_nonfinite_updates=self.max_nonfinite_updates,
+            self,
+            "num_replicas",
+            "max_gradient_staleness",
+            "trajectory_buffer_size",
+            "max_nonfinite_updates",
         )
         if self.trajectory_buffer_size and self.when_full != "drop_oldest":
             raise UserError(
@@ -154,12 +152,7 @@ class ReplayMemoryConfig:
     prepare_lag: int = 0
 
     def __post_init__(self) -> None:
-        validate_at_least(0, "replay", prepare_devices=self.prepare_devices, prepare_lag=self.prepare_lag)
-
-    @property
-    def preparation(self) -> tuple[int, int]:
-        """Returns the devices that prepare samples, and the lag of their parameters in gradient steps."""
-        return self.prepare_devices, self.prepare_lag
+        validate_at_least(0, "replay", self, "prepare_devices", "prepare_lag")
 
     @property
     def is_remote(self) -> bool:
@@ -184,7 +177,7 @@ class DatasetConfig:
     gradient_steps_per_update: int = 1000
 
     def __post_init__(self) -> None:
-        validate_at_least(1, "dataset", gradient_steps_per_update=self.gradient_steps_per_update)
+        validate_at_least(1, "dataset", self, "gradient_steps_per_update")
         if not 0.0 < self.share < 1.0:
             raise UserError(
                 f"dataset.share must be between 0 and 1: got {self.share}; plan offline takes all from the dataset"
@@ -215,9 +208,8 @@ class CheckpointConfig:
     partial_restore: bool = False
 
     def __post_init__(self) -> None:
-        counts = {"keep_every": self.keep_every, "models_to_keep": self.models_to_keep}
-        validate_at_least(0, "checkpoint", interval_updates=self.interval_updates, **counts)
-        validate_at_least(1, "checkpoint", max_to_keep=self.max_to_keep)
+        validate_at_least(0, "checkpoint", self, "interval_updates", "keep_every", "models_to_keep")
+        validate_at_least(1, "checkpoint", self, "max_to_keep")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,12 +236,7 @@ class ClusterConfig:
 
     def __post_init__(self) -> None:
         validate_at_least(
-            0,
-            "cluster",
-            num_hosts=self.num_hosts,
-            host_memory_gib=self.host_memory_gib,
-            placement_timeout_seconds=self.placement_timeout_seconds,
-            num_inference_servers=self.num_inference_servers,
+            0, "cluster", self, "num_hosts", "host_memory_gib", "placement_timeout_seconds", "num_inference_servers"
         )
         if self.num_inference_servers and not self.is_used:
             raise UserError(
@@ -277,7 +264,7 @@ class MachineConfig:
     disable_cpu_idle: bool = False
 
     def __post_init__(self) -> None:
-        validate_at_least(0, "machine", num_cpu_devices=self.num_cpu_devices)
+        validate_at_least(0, "machine", self, "num_cpu_devices")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,8 +292,8 @@ class EvalConfig:
     processes: int = 0
 
     def __post_init__(self) -> None:
-        validate_at_least(0, "eval", every=self.every, final_episodes=self.final_episodes, processes=self.processes)
-        validate_at_least(1, "eval", episodes=self.episodes, max_rows=self.max_rows)
+        validate_at_least(0, "eval", self, "every", "final_episodes", "processes")
+        validate_at_least(1, "eval", self, "episodes", "max_rows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,8 +320,7 @@ class MetricsConfig:
     prometheus_address: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        if self.interval_seconds < 0:
-            raise UserError(f"metrics.interval_seconds must not be negative: got {self.interval_seconds}")
+        validate_at_least(0, "metrics", self, "interval_seconds")
         if not 0 <= self.prometheus_port < 1 << 16:
             raise UserError(
                 f"metrics.prometheus_port must be from 1 to 65535, or 0 for none: got {self.prometheus_port}"
@@ -368,8 +354,7 @@ class DistributedConfig:
     lost_seconds: int = 30
 
     def __post_init__(self) -> None:
-        seconds = {name: getattr(self, name) for name in ("start_seconds", "wait_seconds", "lost_seconds")}
-        validate_at_least(1, "distributed", **seconds)
+        validate_at_least(1, "distributed", self, "start_seconds", "wait_seconds", "lost_seconds")
         if len(set(self.local_devices)) < len(self.local_devices) or min(self.local_devices, default=0) < 0:
             raise UserError(
                 f"distributed.local_devices must be different numbers from 0: got {list(self.local_devices)}; give every "

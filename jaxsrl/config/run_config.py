@@ -165,23 +165,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         _validate_choices(self)
         validate_at_least(
-            1,
-            "run",
-            total_env_steps=self.total_env_steps,
-            gradient_steps=1 if self.gradient_steps is None else self.gradient_steps,
-            num_envs=self.num_envs,
-            rollout_length=self.rollout_length,
-            seeds=self.seeds,
-            seeds_at_once=self.seeds_at_once,
+            1, "run", self, "total_env_steps", "gradient_steps", "num_envs", "rollout_length", "seeds", "seeds_at_once"
         )
         validate_at_least(
-            0,
-            "run",
-            seed=self.seed,
-            max_policy_lag=self.max_policy_lag,
-            shutdown_timeout_seconds=self.shutdown_timeout_seconds,
-            max_hours=self.max_hours,
-            plateau_env_steps=self.plateau_env_steps,
+            0, "run", self, "seed", "max_policy_lag", "shutdown_timeout_seconds", "max_hours", "plateau_env_steps"
         )
         for name in ("seed_learning_rates", "seed_entropy_coefs"):
             given = len(getattr(self, name))
@@ -213,11 +200,6 @@ class RunConfig:
             raise UserError(
                 f"run.name must be a plain directory name: got {self.name!r}; use run.directory for the parent directory"
             )
-
-    @property
-    def local_replay_memory(self) -> Literal["device", "host"]:
-        """Returns the replay memory of a plan before it is placed on nodes. Host memory can be moved to another node."""
-        return "device" if self.replay.memory == "device" else "host"
 
     @property
     def is_offline(self) -> bool:

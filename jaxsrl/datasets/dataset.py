@@ -148,19 +148,16 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     """Returns sizes, origin and returns of a dataset as JSON data."""
     manifest, episodes = dataset.manifest, find_episodes(dataset.steps)
     returns = episodes.returns
-    mean = float(returns.mean()) if len(returns) else None
-    statistics = (
-        {}
-        if mean is None
-        else {
-            "mean_return": mean,
+    statistics = {}
+    if len(returns):
+        statistics = {
+            "mean_return": float(returns.mean()),
             "std_return": float(returns.std()),
             "min_return": float(returns.min()),
             "max_return": float(returns.max()),
             "mean_length": float(episodes.lengths.mean()),
-            "normalized_score": manifest.normalized_score(mean),
+            "normalized_score": manifest.normalized_score(float(returns.mean())),
         }
-    )
     return {
         "env_id": manifest.spec.env_id,
         "env_steps": dataset.num_valid_steps,

@@ -79,7 +79,8 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
     with make_dataset(out, manifest) as writer:
         if is_whole:
             for dataset in datasets:
-                _append_all(writer, dataset, common)
+                _append(writer, _with_extras(dataset.steps, common), dataset.manifest.num_steps)
+                writer.end_segment()
         else:
             _append_episodes(writer, datasets, common, best)
     return open_dataset(out)
@@ -101,8 +102,7 @@ def write_first_steps(path: Path, out: Path, num_steps: int) -> Dataset:
         raise UserError(f"{path} has {dataset.manifest.num_steps} steps of each row: expected at least {num_steps}")
     origin = {**dataset.manifest.origin, "first_steps": num_steps}
     with make_dataset(out, dataclasses.replace(dataset.manifest, origin=origin)) as writer:
-        for begin in range(0, num_steps, _APPENDED_STEPS):
-            writer.append(_slice(dataset.steps, begin, min(begin + _APPENDED_STEPS, num_steps), slice(None)))
+        _append(writer, dataset.steps, num_steps)
     return open_dataset(out)
 
 
@@ -132,11 +132,10 @@ def _with_extras(steps: Trajectory, names: set[str]) -> Trajectory:
     return dataclasses.replace(steps, extras={name: extra for name, extra in steps.extras.items() if name in names})
 
 
-def _append_all(writer: DatasetWriter, dataset: Dataset, extras: set[str]) -> None:
-    steps = _with_extras(dataset.steps, extras)
-    for begin in range(0, dataset.manifest.num_steps, _APPENDED_STEPS):
-        writer.append(_slice(steps, begin, min(begin + _APPENDED_STEPS, dataset.manifest.num_steps), slice(None)))
-    writer.end_segment()
+def _append(writer: DatasetWriter, steps: Trajectory, num_steps: int) -> None:
+    """Appends the first `num_steps` steps of all rows."""
+    for begin in range(0, num_steps, _APPENDED_STEPS):
+        writer.append(_slice(steps, begin, min(begin + _APPENDED_STEPS, num_steps), slice(None)))
 
 
 def _append_episodes(writer: DatasetWriter, datasets: Sequence[Dataset], extras: set[str], best: float) -> None:

@@ -1,7 +1,6 @@
 """Values of recorded steps that other steps of their episodes determine."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -34,15 +33,13 @@ def with_last_step(dataset: Dataset, spec: EnvSpec) -> Dataset:
     own, recorded = spec.observation, dataset.manifest.spec
     if not is_dict(own) or LAST_REWARD not in own:
         return dataset
-    steps, observation = dataset.steps, dataset.steps.observation
-    before: Any = {"observation": recorded.observation}
-    if is_dict(recorded.observation):
-        before = dict(recorded.observation)
+    steps, before, items = dataset.steps, recorded.observation, dataset.steps.observation
+    if not is_dict(before):
+        before, items = {"observation": before}, {"observation": items}
     if LAST_REWARD in before:
         return dataset
-    items = dict(observation) if is_dict(recorded.observation) else {"observation": observation}
     reward = np.where(np.asarray(steps.is_first[1:]), 0.0, np.asarray(steps.reward)).astype(np.float32)
-    items[LAST_REWARD] = np.concatenate([np.zeros_like(reward[:1]), reward])
+    items = {**items, LAST_REWARD: np.concatenate([np.zeros_like(reward[:1]), reward])}
     changed = dataclasses.replace(recorded, observation={**before, LAST_REWARD: own[LAST_REWARD]})
     return dataclasses.replace(
         dataset,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import field_name
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, spec_from_dict, spec_to_dict
 from envpool_bridge.spec.tree import items
+from jaxsrl.checkpoints.run_directory import write_json
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "jaxsrl dataset", 1
@@ -135,12 +135,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
         "extras": extras,
         "shards": [dataclasses.asdict(shard) for shard in manifest.shards],
     }
-    temporary = path / f".{MANIFEST}"
-    with open(temporary, "w") as file:
-        json.dump(data, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path / MANIFEST)
+    write_json(path / MANIFEST, data)
 
 
 def set_scores(path: Path, random: float | None = None, expert: float | None = None) -> None:

@@ -60,7 +60,8 @@ def from_minari(name: str, out: Path) -> None:
     env = {"id": env_id} if getattr(source.spec.env_spec, "id", None) else None
     metadata = source.storage.metadata
     origin = {"minari": str(source.spec.dataset_id), "agent": str(metadata.get("algorithm_name", ""))}
-    random, expert = (_number(metadata.get(name)) for name in ("ref_min_score", "ref_max_score"))
+    scores = [metadata.get(name) for name in ("ref_min_score", "ref_max_score")]
+    random, expert = (None if score is None else float(score) for score in scores)
     is_lossy = False
     with make_dataset(
         out, Manifest(spec, 1, env=env, origin=origin, score_random=random, score_expert=expert)
@@ -86,10 +87,6 @@ def _load(minari: Any, name: str) -> Any:
     except (FileNotFoundError, ValueError) as error:
         known = ", ".join(sorted(minari.list_local_datasets())) or "none"
         raise UserError(f"there is no local Minari dataset {name!r} (there are: {known}): {error}") from error
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
 
 
 def to_minari(dataset: Dataset, dataset_id: str) -> int:
@@ -199,15 +196,15 @@ def space_of_spec(spec: SpecTree) -> gymnasium.Space:
 
 def _box(leaf: ArraySpec) -> spaces.Box:
     dtype = np.dtype(leaf.source_dtype)
-    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (0, 1) if dtype.kind == "b" else _limits(dtype)
+    if dtype.kind == "f":
+        least, most = -np.inf, np.inf
+    elif dtype.kind == "b":
+        least, most = 0, 1
+    else:
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
     bounds = [leaf.bound("low"), leaf.bound("high")]
     low, high = (
         np.broadcast_to(np.asarray(default if bound is None else bound, dtype), leaf.stored_shape)
         for bound, default in zip(bounds, (least, most), strict=True)
     )
     return spaces.Box(low, high, leaf.stored_shape, dtype.type)
-
-
-def _limits(dtype: np.dtype) -> tuple[int, int]:
-    info = np.iinfo(dtype)
-    return info.min, info.max

@@ -34,6 +34,11 @@ class DatasetWriter:
         manifest: of an empty dataset.
         shard_bytes: size of a shard, after which it is committed.
 
+    Attributes:
+        path: see above.
+        manifest: of the committed steps.
+        num_steps: number of steps of each row, committed or not.
+
     Raises:
         UserError: the directory is there already, and is not empty.
     """
@@ -67,21 +72,16 @@ class DatasetWriter:
         self._leaves = {
             name: _LeafFile(path, name, *form, manifest.num_rows) for name, form in manifest.leaves().items()
         }
-        self._num_steps = manifest.num_steps
+        self.num_steps = manifest.num_steps
         self._begins_segment = False
         self._failure: Exception | None = None
         for leaf in self._leaves.values():
             self._files.callback(leaf.close)
-            leaf.read_last(self._num_steps)
+            leaf.read_last(self.num_steps)
         # Before the files: readers accept files that are longer than the manifest says, and none that is shorter.
         write_manifest(path, manifest)
         for leaf in self._leaves.values():
-            leaf.start(self._num_steps)
-
-    @property
-    def num_steps(self) -> int:
-        """Number of steps of each row, committed or not."""
-        return self._num_steps
+            leaf.start(self.num_steps)
 
     def append(self, steps: Trajectory) -> None:
         """Appends steps that follow the last; [T, R, ...] as in `agents.api.Trajectory`, numpy arrays. Frames are single.
@@ -104,7 +104,7 @@ class DatasetWriter:
         with self._all_leaves():
             for name, leaf in self._leaves.items():
                 leaf.append(arrays[name], count)
-        self._num_steps += count
+        self.num_steps += count
         if sum(leaf.num_new_bytes for leaf in self._leaves.values()) >= self._shard_bytes:
             self.commit()
 
@@ -114,7 +114,7 @@ class DatasetWriter:
         An episode that is under way is truncated; its last observation stays, and can be bootstrapped from. A step that only resets
         precedes the next steps if they begin within an episode.
         """
-        if not self._num_steps:
+        if not self.num_steps:
             return
         self._begins_segment = True
         observed = {name: np.stack([leaf.last] * 2) for name, leaf in self._leaves.items() if is_observed(name)}
@@ -129,7 +129,7 @@ class DatasetWriter:
         with self._all_leaves():
             for name, leaf in self._leaves.items():
                 leaf.append(observed[name] if is_observed(name) else np.zeros_like(leaf.last)[None], 1)
-        self._num_steps += 1
+        self.num_steps += 1
 
     @contextlib.contextmanager
     def _all_leaves(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class DatasetWriter:
         # Without a checksum while the values change: of a process that is killed then, both the old and the new ones are whole.
         others = {name: checksum for name, checksum in newest.checksums.items() if name != "truncated"}
         self._replace_shards(*earlier, dataclasses.replace(newest, checksums=others))
-        checksum = truncated.replace_last(truncated.last | cut, self._num_steps - begin)
+        checksum = truncated.replace_last(truncated.last | cut, self.num_steps - begin)
         self._replace_shards(*earlier, dataclasses.replace(newest, checksums={**others, "truncated": checksum}))
 
     def _replace_shards(self, *shards: Shard) -> None:
@@ -164,9 +164,9 @@ class DatasetWriter:
     def commit(self) -> None:
         """Makes all steps so far permanent; raises OSError if a write has failed."""
         self._check()
-        if self._num_steps == self.manifest.num_steps:
+        if self.num_steps == self.manifest.num_steps:
             return
-        shard = Shard(self._num_steps, {name: leaf.commit(self._num_steps) for name, leaf in self._leaves.items()})
+        shard = Shard(self.num_steps, {name: leaf.commit(self.num_steps) for name, leaf in self._leaves.items()})
         self._replace_shards(*self.manifest.shards, shard)
 
     def close(self) -> None:

@@ -7,17 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Agent
+from jaxsrl.checkpoints.names import ROWS
 from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
 from jaxsrl.device_loop.collect import DeviceRows, init_rows
 from jaxsrl.device_loop.program import RunKeys
 from jaxsrl.envs.protocol import JaxEnv
 
-_PREFIX = "rows"
-
 
 def rows_to_arrays(rows: DeviceRows) -> Arrays:
     """Returns all leaves by name, "rows..."; fetches them from the device."""
-    return flatten(jax.device_get(jax.tree.map(_key_data, rows)), _PREFIX)
+    return flatten(jax.device_get(jax.tree.map(_key_data, rows)), ROWS)
 
 
 def rows_from_arrays(like: DeviceRows, arrays: Arrays) -> DeviceRows:
@@ -31,17 +30,14 @@ def rows_from_arrays(like: DeviceRows, arrays: Arrays) -> DeviceRows:
         UserError: the arrays are of another environment or agent, or of another number of rows.
     """
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.tree.map(_key_data, like))
-    return jax.tree.map(_wrapped_like, like, unflatten(template, arrays, _PREFIX))
+    return jax.tree.map(_wrapped_like, like, unflatten(template, arrays, ROWS))
 
 
 def rows_fit(arrays: Arrays, env: JaxEnv, agent: Agent, keys: RunKeys) -> bool:
     """Returns whether a checkpoint's arrays hold rows of this environment and agent; computes nothing."""
-
-    def initial(run_keys: RunKeys) -> DeviceRows:
-        return jax.tree.map(_key_data, init_rows(env, agent, run_keys.rows))
-
-    stored = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(_PREFIX)}
-    return stored == leaf_forms(jax.eval_shape(initial, keys), _PREFIX)
+    initial = jax.eval_shape(lambda row_keys: jax.tree.map(_key_data, init_rows(env, agent, row_keys)), keys.rows)
+    stored = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(ROWS)}
+    return stored == leaf_forms(initial, ROWS)
 
 
 def _is_key(leaf: Any) -> bool:

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from agents.api import Agent, AgentState, Array, Mode, Params, Trajectory
 from envpool_bridge.envs.protocol import first_stages
 from envpool_bridge.spec.specs import NEXT_LEVEL
-from jaxsrl.collect.inference.act import row_keys
 from jaxsrl.device_loop.episode_totals import EpisodeSums, add_step, init_episode_sums
-from jaxsrl.envs.autoreset import RowsState, StepOutput, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
+from jaxsrl.envs.autoreset import RowsState, StepOutput, reset_keyed_rows, step_keyed_rows
 from jaxsrl.envs.protocol import JaxEnv, Observation
 
 
@@ -43,18 +42,6 @@ class RowKeys:
 
     env: Array
     act: Array
-
-
-def make_row_keys(run_seed: int, act_key: Array, num_rows: int) -> RowKeys:
-    """Returns the keys that rows 0 to B - 1 have under every plan.
-
-    Args:
-        run_seed: seed of the run; environments use their own stream of it.
-        act_key: typed key of the run, used only for these rows.
-        num_rows: B.
-    """
-    env = fold_row_keys(env_run_key(run_seed), jnp.arange(num_rows, dtype=jnp.uint32))
-    return RowKeys(env, row_keys(act_key, range(num_rows)))
 
 
 def init_rows(env: JaxEnv, agent: Agent, keys: RowKeys, episode: int = 0) -> DeviceRows:

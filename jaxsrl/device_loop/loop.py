@@ -1,7 +1,6 @@
 """Learner on the device: environments, policy and learner state together, advanced by several updates per dispatch."""
 
 import time
-from typing import Protocol
 
 import jax
 import numpy as np
@@ -14,7 +13,7 @@ from jaxsrl.device_loop.episode_totals import EpisodeSums, clear_finished
 from jaxsrl.device_loop.program import RunKeys, compile_advance, place_keys
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_watch import FiniteWatch
-from jaxsrl.learner.loop import AnyLearner, LearnerStats
+from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.replay.state import replace_learned
@@ -56,27 +55,33 @@ class DispatchSize:
             self.updates = max(1, self.updates // 2)
 
 
-class RowsLearner(AnyLearner, Protocol):
-    """A learner on the device that owns the rows too; see `DeviceLearner`."""
+class RowsLearner(AnyLearner):
+    """Base class of learners on the device that own the rows too: `DeviceLearner`, and members of a group of seeds."""
 
     def advance(self, num_updates: int, every: int) -> None:
-        """Runs one dispatch, until update `num_updates` or the next multiple of `every` at the latest."""
-        ...
+        """Runs one dispatch of as many updates as `DispatchSize` advises.
+
+        Args:
+            num_updates: update at which the dispatch ends at the latest.
+            every: a dispatch also ends at each multiple of it, where a checkpoint is due; 0 for never.
+        """
+        raise NotImplementedError
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
         """Moves the episodes that finished since the last call into `totals`."""
-        ...
+        raise NotImplementedError
 
     def save_arrays(self) -> Arrays:
-        """Returns all rows by name."""
-        ...
+        """Returns all rows by name ("rows...") for a checkpoint. With `state`, they continue the run bit for bit."""
+        raise NotImplementedError
 
 
-class DeviceLearner:
+class DeviceLearner(RowsLearner):
     """Owner of the learner state and of all rows. Thread-safety: one thread.
 
     Update n uses the keys that it has under every other plan at lag 0, so it produces the same parameters.
-    The constructor compiles the program.
+    The constructor compiles the program. The next `step` donates `state`. `stats.busy_seconds` are those of dispatches, and the
+    policy lag is always 0.
 
     Args:
         agent: agent that acts and learns.
@@ -89,12 +94,7 @@ class DeviceLearner:
         watch: counter of non-finite updates; None for none.
 
     Attributes:
-        state: newest learner state, on the mesh; the next `step` donates it.
-        num_updates: updates that made it.
-        metrics: metrics of the newest update, on the device.
-        stats: totals; `busy_seconds` are those of dispatches, the policy lag is always 0.
         dispatch_size: updates per dispatch.
-        too_many_nonfinite: whether the newest dispatch skipped too many consecutive updates (see `watch`).
 
     Raises:
         UserError: `saved` is of another environment or agent, or of another number of rows.
@@ -111,20 +111,16 @@ class DeviceLearner:
         saved: Arrays | None = None,
         watch: FiniteWatch | None = None,
     ) -> None:
+        super().__init__(int(state.num_updates))
         self._mesh, self._watch = mesh, watch
         self._keys = place_keys(mesh, keys)
-        num_steps = int(state.num_updates) * rollout_length
-        self._rows = place_rows(agent, env, mesh, self._keys, saved, num_steps)
+        self._rows = place_rows(agent, env, mesh, self._keys, saved, self.num_updates * rollout_length)
         self.state = mesh.place_state(state)
-        self.num_updates = int(state.num_updates)
         # Compiled here, so that `step` measures only computation.
         self._advance = compile_advance(env, agent, mesh, rollout_length, self.state, self._rows, self._keys)
         clear = jax.jit(clear_finished, donate_argnums=0, out_shardings=mesh.leading_rows)
         self._clear = clear.lower(self._rows.episodes).compile()
-        self.metrics: Metrics = {}
-        self.stats = LearnerStats()
         self.dispatch_size = DispatchSize()
-        self.too_many_nonfinite = False
 
     def step(self, num_updates: int) -> Metrics:
         """Collects and updates `num_updates` times (at least once) in one dispatch, and waits for it.
@@ -148,21 +144,13 @@ class DeviceLearner:
         return self.metrics
 
     def advance(self, num_updates: int, every: int) -> None:
-        """Runs one dispatch of as many updates as `dispatch_size` advises.
-
-        Args:
-            num_updates: update at which the dispatch ends at the latest.
-            every: a dispatch also ends at each multiple of it, where a checkpoint is due; 0 for never.
-        """
         self.step(self.dispatch_size.next_size(self.num_updates, num_updates, every))
 
     def restore_learned(self, learned: LearnerState) -> None:
-        """Continues from the learned state; see `jaxsrl.learner.loop.Learner.restore_learned`."""
         self.state = self._mesh.place_state(replace_learned(self.state, learned))
         self.too_many_nonfinite = False
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
-        """Moves the episodes that finished since the last call from the device into `totals`."""
         sums: EpisodeSums = self._rows.episodes
         count, return_sum, return_max, length_sum = jax.device_get(
             (sums.count, sums.return_sum, sums.return_max, sums.length_sum)
@@ -174,7 +162,6 @@ class DeviceLearner:
         self._rows = DeviceRows(rows.envs, rows.agent_state, self._clear(sums))
 
     def save_arrays(self) -> Arrays:
-        """Returns all rows by name ("rows...") for a checkpoint. With `state`, they continue the run bit for bit."""
         return rows_to_arrays(self._rows)
 
 
@@ -192,9 +179,6 @@ def place_rows(
         num_steps: steps of each row before. An episode takes at least one, so no earlier one has this number, which its key
             follows from.
     """
-
-    def first(run_keys: RunKeys) -> DeviceRows:
-        return init_rows(env, agent, run_keys.rows, num_steps)
-
-    initial = jax.jit(first, out_shardings=mesh.leading_rows)(keys)
+    first = jax.jit(lambda row_keys: init_rows(env, agent, row_keys, num_steps), out_shardings=mesh.leading_rows)
+    initial = first(keys.rows)
     return initial if saved is None else mesh.place_rows(rows_from_arrays(initial, saved))

@@ -1,14 +1,16 @@
 """Jitted program that collects and updates `num_updates` times without the host."""
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Agent, Array, LearnerState, Metrics
-from jaxsrl.device_loop.collect import DeviceRows, RowKeys, collect, make_row_keys
+from jaxsrl.collect.inference.act import row_keys
+from jaxsrl.device_loop.collect import DeviceRows, RowKeys, collect
+from jaxsrl.envs.autoreset import env_run_key, fold_row_keys
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_updates import SkipCounts
 from jaxsrl.learner.mesh import LearnerMesh
@@ -28,21 +30,15 @@ class RunKeys:
     update: Array
 
 
-class AdvanceFn(Protocol):
-    """Function that updates `num_updates` times (int32, at least 1).
-
-    `state` and `rows` are donated; metrics are the last update's, the counts are of all.
-    """
-
-    def __call__(
-        self, num_updates: np.int32 | Array, state: LearnerState, rows: DeviceRows, keys: RunKeys
-    ) -> tuple[LearnerState, DeviceRows, Metrics, SkipCounts]:
-        """Returns state and rows after the updates, the metrics, and the counts of skipped updates."""
-        ...
+AdvanceFn = Callable[
+    [np.int32 | Array, LearnerState, DeviceRows, RunKeys], tuple[LearnerState, DeviceRows, Metrics, SkipCounts]
+]
+"""Function that updates as often as its first argument says (int32, at least 1). It returns the state and the rows afterwards,
+the metrics of the last update, and the counts of skipped ones of all; state and rows of its arguments are donated."""
 
 
 def make_run_keys(run_seed: int, act_key: Array, update_key: Array, num_rows: int) -> RunKeys:
-    """Returns the keys of a run.
+    """Returns the keys of a run; rows 0 to B - 1 have theirs under every plan.
 
     Args:
         run_seed: seed of the run; environments use their own stream of it.
@@ -50,7 +46,8 @@ def make_run_keys(run_seed: int, act_key: Array, update_key: Array, num_rows: in
         update_key: typed key, used only for the updates.
         num_rows: B.
     """
-    return RunKeys(make_row_keys(run_seed, act_key, num_rows), update_key)
+    env = fold_row_keys(env_run_key(run_seed), jnp.arange(num_rows, dtype=jnp.uint32))
+    return RunKeys(RowKeys(env, row_keys(act_key, range(num_rows))), update_key)
 
 
 def place_keys(mesh: LearnerMesh, keys: RunKeys) -> RunKeys:
@@ -106,14 +103,7 @@ def compile_advance(
     The number of updates is an argument, not a constant: one program, compiled once, serves every number. Bits and
     compilation time do not depend on the updates per dispatch.
 
-    Args:
-        env: environment of every row.
-        agent: agent that acts and learns.
-        mesh: mesh of devices.
-        num_steps: T.
-        state: placed state; only shapes and shardings of `state`, `rows` and `keys` are used.
-        rows: placed rows.
-        keys: placed keys.
+    Only shapes and shardings of `state`, `rows` and `keys`, which are placed, are used. The rest is as in `make_advance`.
     """
     advance = make_advance(env, agent, num_steps, mesh.rows)
     out_shardings = (mesh.state_shardings(state), mesh.leading_rows, mesh.replicated, mesh.replicated)

@@ -69,15 +69,13 @@ def make_brax(env_id: str, arguments: dict[str, Any]) -> BraxEnv:
     """Makes the environment; the argument `episode_length` is ours, the others are for its constructor.
 
     Raises:
-        UserError: brax is missing, the id is unknown, an argument is invalid, or the observation is not a single array.
+        UserError: the length is invalid; `spec` rejects all else.
     """
     given = dict(arguments)
     length = given.pop("episode_length", 1000)
     if not isinstance(length, int) or length < 1:
         raise UserError(f"episode_length must be an integer of at least 1: got {length!r}")
-    env = BraxEnv(env_id, length, json.dumps(given, sort_keys=True))
-    env.spec()
-    return env
+    return BraxEnv(env_id, length, json.dumps(given, sort_keys=True))
 
 
 @lru_cache(maxsize=32)

@@ -55,18 +55,6 @@ class GymnaxEnv:
         )
 
 
-def make_gymnax(env_id: str, arguments: dict[str, Any]) -> GymnaxEnv:
-    """Makes the environment.
-
-    Raises:
-        UserError: gymnax is missing or too old, the id is unknown, or an argument is invalid.
-        UnsupportedSpaceError: an observation or action is neither an array nor a discrete value.
-    """
-    env = GymnaxEnv(env_id, json.dumps(arguments, sort_keys=True))
-    env.spec()
-    return env
-
-
 class _LoadedEnv(NamedTuple):
     """gymnax's environment and parameters, and our spec."""
 
@@ -100,9 +88,8 @@ def _spec(env: Any, params: Any, env_id: str) -> EnvSpec:
     space, action = env.observation_space(params), env.action_space(params)
     if hasattr(space, "n"):
         observation: gymnasium.Space = spaces.Discrete(int(space.n))
-    elif isinstance(
-        observed, jax.ShapeDtypeStruct
-    ):  # the actual observation: declared dtypes are wrong in some environments
+    elif isinstance(observed, jax.ShapeDtypeStruct):
+        # The actual observation: declared dtypes are wrong in some environments.
         observation = array_space(observed.shape, observed.dtype)
     else:
         raise UserError(f"{env_id} of suite 'gymnax': observation {space} is not supported: expected one array")

@@ -27,7 +27,7 @@ class JumanjiEnv:
     discount 0 at their time limit, and therefore count as terminated.
 
     An observation of several arrays is concatenated to one float32 vector, in the order of its fields. An action mask is then
-    only a part of the observation.
+    only a part of the observation. Environments of several agents, or several discrete actions per step, are rejected.
 
     Attributes:
         env_id: jumanji's id ("Snake-v1").
@@ -56,18 +56,6 @@ class JumanjiEnv:
             last & no_value,
             last & ~no_value,
         )
-
-
-def make_jumanji(env_id: str, arguments: dict[str, Any]) -> JumanjiEnv:
-    """Makes the environment.
-
-    Raises:
-        UserError: jumanji is missing, the id is unknown, an argument is invalid, or the environment has several agents or
-            several discrete actions per step.
-    """
-    env = JumanjiEnv(env_id, json.dumps(arguments, sort_keys=True))
-    env.spec()
-    return env
 
 
 @lru_cache(maxsize=32)

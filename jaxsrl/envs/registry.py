@@ -1,7 +1,7 @@
 """Registry of all environments that a configuration can name, including those written in JAX."""
 
 import dataclasses
-import difflib
+import json
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from jaxsrl.envs.cartpole import CartPole
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.last_step import LastStepJaxEnv
 from jaxsrl.envs.levels import LevelsJaxEnv
+from jaxsrl.envs.optional_imports import validate_env_id
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.envs.rock_paper_scissors import RockPaperScissors
 from jaxsrl.envs.simple_spread import SimpleSpread
@@ -78,7 +79,8 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
     """Returns the environment as pure functions, for plans that step environments on an accelerator.
 
     Raises:
-        UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed.
+        UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed or too old.
+        UnsupportedSpaceError: an observation or action is neither an array nor a discrete value.
     """
     if config.levels:
         return LevelsJaxEnv(make_jax_env(dataclasses.replace(config, levels=0)), config.levels)
@@ -88,26 +90,14 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
         return LastStepJaxEnv(make_jax_env(plain), chosen)
     if config.action_repeat > 1:
         return ActionRepeatJaxEnv(make_jax_env(dataclasses.replace(config, action_repeat=1)), config.action_repeat)
-    config, arguments = config.with_suite(), config.arguments()
-    match config.suite:
-        case "jax":
-            return _own(config.id, arguments)
-        case "gymnax":
-            from jaxsrl.envs.gymnax import make_gymnax
-
-            return make_gymnax(config.id, arguments)
-        case "brax":
-            from jaxsrl.envs.brax import make_brax
-
-            return make_brax(config.id, arguments)
-        case "jumanji":
-            from jaxsrl.envs.jumanji import make_jumanji
-
-            return make_jumanji(config.id, arguments)
-        case "pgx":
-            from jaxsrl.envs.pgx import make_pgx
-
-            return make_pgx(config.id, arguments)
+    config = config.with_suite()
+    if config.suite == "jax":
+        validate_env_id(config.id, "jax", _OWN)
+        return options_of(_OWN[config.id], "jax", config.id, config.arguments())
+    if config.suite in JAX_SUITES:
+        env = _package_env(config.suite, config.id, config.arguments())
+        env.spec()  # rejects unknown ids and bad kwargs
+        return env
     if config.id in _OWN:
         advice = f"{config.id} has one: --env.suite jax (others: suites gymnax, brax, jumanji, pgx)"
     else:
@@ -117,9 +107,21 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
     raise UserError(f"device_only needs a JAX environment; {advice}")
 
 
-def _own(env_id: str, arguments: dict[str, Any]) -> JaxEnv:
-    if env_id not in _OWN:
-        close = difflib.get_close_matches(env_id, list(_OWN), n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"unknown environment {env_id!r} of suite 'jax': expected one of {', '.join(_OWN)}{hint}")
-    return options_of(_OWN[env_id], "jax", env_id, arguments)
+def _package_env(suite: str, env_id: str, arguments: dict[str, Any]) -> JaxEnv:
+    match suite:
+        case "gymnax":
+            from jaxsrl.envs.gymnax import GymnaxEnv
+
+            return GymnaxEnv(env_id, json.dumps(arguments, sort_keys=True))
+        case "brax":
+            from jaxsrl.envs.brax import make_brax
+
+            return make_brax(env_id, arguments)
+        case "jumanji":
+            from jaxsrl.envs.jumanji import JumanjiEnv
+
+            return JumanjiEnv(env_id, json.dumps(arguments, sort_keys=True))
+        case _:
+            from jaxsrl.envs.pgx import make_pgx
+
+            return make_pgx(env_id, arguments)

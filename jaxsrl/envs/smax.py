@@ -5,7 +5,6 @@ Source: Rutherford et al. 2024 (arXiv:2311.10090); the tasks are those of Samvel
 """
 
 import dataclasses
-import difflib
 import io
 import json
 import sys
@@ -21,8 +20,7 @@ from envpool_bridge.envs.io.spaces import MASK
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
 from envpool_bridge.envs.suites.options import options_of, validate_at_least
-from envpool_bridge.errors import UserError
-from jaxsrl.envs.optional_imports import import_package
+from jaxsrl.envs.optional_imports import import_package, validate_env_id
 from jaxsrl.machine.split_cpu import host_device
 
 SUITE = "smax"
@@ -68,11 +66,7 @@ def smax_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Paral
     Raises:
         UserError: unknown scenario, unknown or bad options, or the package is missing.
     """
-    known = _package().smax_env.MAP_NAME_TO_SCENARIO
-    if env_id not in known:
-        close = difflib.get_close_matches(env_id, known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
-        raise UserError(f"unknown scenario {env_id!r} of suite {SUITE!r}: {hint}")
+    validate_env_id(env_id, SUITE, _package().smax_env.MAP_NAME_TO_SCENARIO)
     options = options_of(SmaxOptions, SUITE, env_id, kwargs)
     return team_source(partial(SmaxBattle, env_id, options), env_id, options, check_range)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from agents.api import Mode
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError
 from jaxsrl.checkpoints.store import RemovedCheckpointError
@@ -50,25 +49,15 @@ class CheckpointEvaluation:
 
 
 def evaluate_checkpoints(
-    run: Path,
-    load: Callable[[Path], LoadedAgent],
-    *,
-    episodes: int,
-    seed: int,
-    mode: Mode,
-    max_rows: int,
-    processes: int = 0,
+    run: Path, load: Callable[[Path], LoadedAgent], *, processes: int = 0, **settings: Any
 ) -> Iterator[CheckpointEvaluation | str]:
     """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate`.
 
     Args:
         run: run directory.
         load: loads a checkpoint directory, such as `load_agent`.
-        episodes: number of episodes of each.
-        seed: of environments and actions.
-        mode: greedy or sampled actions.
-        max_rows: environments in parallel.
-        processes: worker processes that step them.
+        processes: worker processes that step the environments.
+        settings: arguments of `evaluate`: `episodes`, `seed`, `mode` and `max_rows`.
 
     Yields:
         Each evaluation when it is done; or a line that says why a checkpoint is skipped.
@@ -79,12 +68,6 @@ def evaluate_checkpoints(
     steps = checkpoint_steps(run)
     if not steps:
         raise UserError(f"{run} has no checkpoints: expected a run directory with checkpoints/ in it (runs/<name>)")
-    settings: dict[str, Any] = {
-        "episodes": episodes,
-        "seed": seed,
-        "mode": mode,
-        "max_rows": max_rows,
-    }
     for step in steps:
         path = run / "checkpoints" / str(step)
         try:

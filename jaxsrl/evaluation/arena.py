@@ -138,18 +138,17 @@ def load_contestants(
         Contestant(path, None if path == "random" else load_agent(Path(path), env=env, trust_env=trust_env))
         for path in paths
     ]
-    loaded = [each for each in contestants if each.loaded is not None]
-    if not loaded:
+    specs = {each.name: each.loaded.source.spec() for each in contestants if each.loaded is not None}
+    if not specs:
         raise UserError("an arena needs a run, whose environment is played: got only random moves")
-    spec = _spec(loaded[0])
-    for each in loaded[1:]:
-        own = _spec(each)
+    (first, spec), *others = specs.items()
+    for name, own in others:
         if (own.env_id, own.action) != (spec.env_id, spec.action):
-            raise UserError(f"{each.name}: expected a run of {spec.env_id}, got {own.env_id}")
+            raise UserError(f"{name}: expected a run of {spec.env_id}, got {own.env_id}")
         # The player to move in a board game may see more than its opponent, for example the state for a search.
         if own.agents != spec.agents or (spec.agents and own.observation != spec.observation):
             raise UserError(
-                f"{each.name}: expected the agents and observations of {loaded[0].name}: train both runs with the same "
+                f"{name}: expected the agents and observations of {first}: train both runs with the same "
                 f"environment settings (--env.kwargs)"
             )
     return contestants
@@ -173,9 +172,8 @@ def play_arena(
         UserError: the environment has no two sides, or a policy of a board game has a memory.
     """
     first = next(each.loaded for each in contestants if each.loaded is not None)
-    play_pair = (
-        _match_of_agents(contestants, config) if first.source.spec().agents else _board_game(contestants, config)
-    )
+    match = _match_of_agents if first.source.spec().agents else _board_game
+    play_pair = match(contestants, first, config)
     count = len(contestants)
     wins, draws, returns = (np.zeros((count, count)) for _ in range(3))
     for one, other in itertools.combinations(range(count), 2) if pairs is None else pairs:
@@ -198,16 +196,12 @@ class _Pair:
     opponent_return: float
 
 
-def _spec(contestant: Contestant) -> EnvSpec:
-    assert contestant.loaded is not None
-    return contestant.loaded.source.spec()
-
-
-def _board_game(contestants: Sequence[Contestant], config: ArenaConfig) -> Callable[[int, int], _Pair]:
+def _board_game(
+    contestants: Sequence[Contestant], first: LoadedAgent, config: ArenaConfig
+) -> Callable[[int, int], _Pair]:
     """Returns the match of two players of a board game, where the player to move is the only row."""
     if config.first_side:
         raise UserError(f"--first-side {config.first_side!r} names agents, of which a board game has none: omit it")
-    first = next(each.loaded for each in contestants if each.loaded is not None)
     env, play = game_of(first.source)
     choices: dict[str, Player] = {}
     players: list[Player] = []
@@ -228,9 +222,10 @@ def _board_game(contestants: Sequence[Contestant], config: ArenaConfig) -> Calla
     return match
 
 
-def _match_of_agents(contestants: Sequence[Contestant], config: ArenaConfig) -> Callable[[int, int], _Pair]:
+def _match_of_agents(
+    contestants: Sequence[Contestant], first_run: LoadedAgent, config: ArenaConfig
+) -> Callable[[int, int], _Pair]:
     """Returns the match of two policies in an environment of several agents, which they play for in turn."""
-    first_run = next(each.loaded for each in contestants if each.loaded is not None)
     source, spec = first_run.source, first_run.source.spec()
     loaded = [each.loaded or first_run for each in contestants]
     agents = _shared_agents(loaded)

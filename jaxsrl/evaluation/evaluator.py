@@ -70,7 +70,13 @@ class Evaluator:
         Raises:
             EvaluatorDiedError: the process has ended.
         """
-        self._write((json.dumps(task) + "\n").encode())
+        data, stream = (json.dumps(task) + "\n").encode(), self._process.stdin
+        assert stream is not None
+        try:
+            while data:
+                data = data[stream.write(data) or 0 :]
+        except OSError as error:
+            raise EvaluatorDiedError(self._describe_end()) from error
 
     def poll(self) -> dict[str, Any] | None:
         """Returns the answer to the task, or None while it plays.
@@ -103,15 +109,6 @@ class Evaluator:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-
-    def _write(self, data: bytes) -> None:
-        stream = self._process.stdin
-        assert stream is not None
-        try:
-            while data:
-                data = data[stream.write(data) or 0 :]
-        except OSError as error:
-            raise EvaluatorDiedError(self._describe_end()) from error
 
     def _kill(self) -> int | None:
         """Ends the process, and returns its status; None if the system has not ended it in time."""

@@ -10,7 +10,7 @@ from agents.api import AnyAgent, Mode, Params
 from envpool_bridge.envs.function_source import AnyEnv, as_source
 from envpool_bridge.envs.rendering import RenderingSource, rendering
 from envpool_bridge.errors import UserError
-from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate, for_evaluation
 from jaxsrl.evaluation.video_file import validate_video_path, video_file
 
 _PAUSE_SECONDS = 0.5
@@ -35,9 +35,7 @@ class Video:
             raise UserError(f"video_episodes must be at least 1: got {episodes}")
         validate_video_path(path)
         _draw_without_display()
-        source = as_source(make_env)
-        whole_games = getattr(source, "for_evaluation", None)
-        self._source, self._frames_per_second = rendering(whole_games() if whole_games is not None else source)
+        self._source, self._frames_per_second = rendering(for_evaluation(as_source(make_env)))
         self._path, self._episodes = path, episodes
 
     def record(self, agent: AnyAgent, params: Params, *, seed: int = 0, mode: Mode = Mode.GREEDY) -> EvaluationReport:

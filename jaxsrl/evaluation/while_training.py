@@ -13,7 +13,6 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.stages import at_stage
 from envpool_bridge.errors import UserError
-from jaxsrl.config.curriculum import CurriculumConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.curriculum import stage_at
@@ -252,11 +251,7 @@ def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSour
         )
     if changes:
         source = make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
-    return at_last_stage(source, config.curriculum)
-
-
-def at_last_stage(source: EnvSource, curriculum: CurriculumConfig) -> EnvSource:
-    """Returns the source at the last stage of a curriculum; unchanged without one."""
+    curriculum = config.curriculum
     return at_stage(source, curriculum.last_stage(source.spec().stage)) if curriculum.is_on else source
 
 

@@ -56,6 +56,12 @@ def all_finite(tree: Any) -> Array:
     return jnp.all(jnp.stack(finite)) if finite else jnp.ones((), bool)
 
 
+def learned_finite(state: LearnerState, metrics: Metrics) -> Array:
+    """Returns whether parameters, optimizer, extras and losses are finite, bool scalar; metrics of any shape."""
+    losses = {name: value for name, value in metrics.items() if name.startswith("loss")}
+    return all_finite((_learned(state), losses))
+
+
 def keep_if_finite(
     before: LearnerState, after: LearnerState, metrics: Metrics, was_finite: Array | bool = True
 ) -> tuple[LearnerState, Metrics]:
@@ -70,8 +76,7 @@ def keep_if_finite(
         metrics: float32 scalars; those whose name starts with "loss" count.
         was_finite: whether all gradient steps between the two were finite, bool scalar.
     """
-    losses = {name: value for name, value in metrics.items() if name.startswith("loss")}
-    ok = all_finite((_learned(after), losses)) & was_finite
+    ok = learned_finite(after, metrics) & was_finite
 
     def choose(new: Array, old: Array) -> Array:
         return new if new is old else jnp.where(ok, new, old)  # a choice, even between equals, costs a copy

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from agents.api import Metrics
+from jaxsrl.checkpoints.store import flatten
 from jaxsrl.learner.finite_updates import SKIPPED, SkipCounts
 from jaxsrl.machine.devices import start_copies_to_host
 from jaxsrl.replay.on_device import GRADIENT_STEPS
@@ -87,7 +88,6 @@ def _skipped(metrics: Metrics) -> Metrics:
 
 def write_batch(path: Path, batch: Any) -> None:
     """Writes a pytree's arrays by their paths into a .npz file, for inspection."""
-    leaves = jax.tree_util.tree_flatten_with_path(jax.device_get(batch))[0]
+    arrays: Any = {name.lstrip("."): array for name, array in flatten(jax.device_get(batch), "").items()}
     with open(path, "wb") as file:
-        arrays = {jax.tree_util.keystr(place).lstrip("."): np.asarray(leaf) for place, leaf in leaves}
-        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+        np.savez(file, **arrays)

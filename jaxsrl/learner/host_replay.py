@@ -17,8 +17,8 @@ from jaxsrl.machine.devices import Device
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
 from jaxsrl.replay.client import KeyPrograms, ReplayClient, UpdateKeys
+from jaxsrl.replay.fixed import join_rows
 from jaxsrl.replay.on_device import REPLAY_METRICS, step_keys, transform_sample
-from jaxsrl.replay.state import Buffer
 
 
 class HostReplayMesh(LearnerMesh):
@@ -59,6 +59,7 @@ class HostReplay:
 
     Attributes:
         mesh: learning devices.
+        experience: replay to sample from.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class HostReplay:
         preparer: SamplePreparer | None = None,
     ) -> None:
         self.mesh, self._preparer = mesh, preparer
-        self._agent, self._run_key, self._experience = agent, run_key, experience
+        self._agent, self._run_key, self.experience = agent, run_key, experience
         self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
         # Without the rest of the state, which a compiled call would copy.
         self._one_more = jax.jit(lambda number: number + 1)
@@ -93,10 +94,10 @@ class HostReplay:
         if self._num_updates is None:
             self._num_updates = int(state.num_updates)
         update = np.int32(self._num_updates)
-        due = self._experience.insert(batch, UpdateKeys(self._keys, self._fold_in(self._host_key, update)))
+        due = self.experience.insert(batch, UpdateKeys(self._keys, self._fold_in(self._host_key, update)))
         state = dataclasses.replace(state, num_updates=self._one_more(state.num_updates))
         state, sums = self._learn_steps(state, update, due)
-        self._experience.end_update()
+        self.experience.end_update()
         self._num_updates += 1
         return self._refresh(state), self._metrics(sums, due)
 
@@ -106,37 +107,25 @@ class HostReplay:
         requested = 0
         for number in range(due):
             if self._preparer is None:
-                sample = self._experience.sample()
+                sample = self.experience.sample()
             else:
                 while requested < min(due, number + self._preparer.lag + 1):
-                    self._preparer.request(self._experience.sample(), state, update, requested)
+                    self._preparer.request(self.experience.sample(), state, update, requested)
                     requested += 1
                 sample = self._preparer.get()
             sample = self.mesh.place_sample(sample)
             sums = self._zeros(state, sample) if sums is None else sums
             state, sums, priority = self._learn(state, sums, sample, update, np.int32(number))
-            self._experience.update_priorities(priority)
+            self.experience.update_priorities(priority)
         return state, sums
 
     def totals(self) -> dict[str, float]:
         """Returns totals since the start, by metric name: those of the replay client, and seconds of waiting for samples."""
-        totals = {**self._experience.totals(), SAMPLE_WAIT_SECONDS: self._experience.waited_seconds()}
+        totals = {**self.experience.totals(), SAMPLE_WAIT_SECONDS: self.experience.waited_seconds()}
         if self._preparer is not None:
             totals[SAMPLE_WAIT_SECONDS] += self._preparer.waited_seconds
             totals["prepare/busy_seconds"] = self._preparer.busy_seconds()
         return totals
-
-    def restore(self, saved: Buffer) -> None:
-        """Restores the result of `to_arrays`, of the host or a device. Call before the first update.
-
-        Raises:
-            UserError: the sizes differ from the buffer's.
-        """
-        self._experience.restore(saved)
-
-    def to_arrays(self) -> Buffer:
-        """Returns all experience in the form of a buffer on a device, as views that are valid until the next update."""
-        return self._experience.to_arrays()
 
     def close(self) -> None:
         """Closes the preparer and the replay client."""
@@ -144,7 +133,7 @@ class HostReplay:
             if self._preparer is not None:
                 self._preparer.close()
         finally:
-            self._experience.close()
+            self.experience.close()
 
     def _gradient_step(
         self, state: LearnerState, sums: Metrics, sample: Sample, update: Array, number: Array
@@ -172,19 +161,14 @@ class HostReplay:
 
     def _metrics(self, sums: Metrics | None, due: int) -> dict[str, Any]:
         means: Any = {SKIPPED: np.float32(0.0)} if sums is None else self._mean(sums, np.float32(due))
-        values = map(np.float32, (due, self._experience.num_steps, self._experience.num_stale))
+        values = map(np.float32, (due, self.experience.num_steps, self.experience.num_stale))
         return {**means, **dict(zip(REPLAY_METRICS, values, strict=True))}
 
 
 def trajectory_on_host(slots: Sequence[SlotViews]) -> Trajectory:
     """Returns slots of several pools as one trajectory of numpy arrays: views of one slot, or copies of several."""
     parts = [_on_host(slot) for slot in slots]
-    if len(parts) == 1:
-        return parts[0]
-    steps = [dataclasses.replace(part, agent_state=()) for part in parts]
-    joined: Trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
-    states = [part.agent_state for part in parts]
-    return dataclasses.replace(joined, agent_state=jax.tree.map(lambda *leaves: np.concatenate(leaves), *states))
+    return parts[0] if len(parts) == 1 else join_rows(parts)
 
 
 def _on_host(slot: SlotViews) -> Trajectory:

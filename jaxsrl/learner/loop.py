@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import jax
 import numpy as np
@@ -48,8 +47,72 @@ class LearnerStats:
     unsaved: int = 0
 
 
-class Learner:
+class AnyLearner:
+    """Base class of learners: what the training loop, records and reports see of one.
+
+    Args:
+        num_updates: updates so far.
+
+    Attributes:
+        state: newest learner state, on its devices.
+        num_updates: updates in `state`.
+        metrics: of the newest update, still on the device.
+        stats: totals.
+        too_many_nonfinite: whether as many consecutive updates were skipped as the run allows. `restore_learned` clears it.
+    """
+
+    state: LearnerState
+
+    def __init__(self, num_updates: int) -> None:
+        self.num_updates = num_updates
+        self.metrics: Metrics = {}
+        self.stats = LearnerStats()
+        self.too_many_nonfinite = False
+
+    def restore_learned(self, learned: LearnerState) -> None:
+        """Replaces what was learned by that of an older state, and continues from it.
+
+        Args:
+            learned: parameters, optimizer and extras; its update count and experience are ignored.
+        """
+        raise NotImplementedError
+
+
+class HostLearner(AnyLearner):
+    """Base class of learners on trajectories of the host: `Learner`, and replicas with a parameter server.
+
+    Attributes:
+        published: newest published parameters.
+        previous_params: published parameters one version older; None before there were any.
+    """
+
+    published: Params
+    previous_params: Params
+
+    def step(self, observe: ObserveSlots) -> bool:
+        """Runs one update, or takes in one that replicas have done, if a short wait is enough for it.
+
+        Args:
+            observe: receives the slots, and those that are dropped, in their order.
+
+        Returns:
+            Whether there was an update.
+        """
+        raise NotImplementedError
+
+    def totals(self) -> Mapping[str, float]:
+        """Returns seconds and counts since the start, by metric name, that `stats` does not have."""
+        return {}
+
+    def waits(self) -> Sequence[str]:
+        """Returns a sentence for each replica that says what it waits for. Any thread may call it; it never blocks."""
+        return ()
+
+
+class Learner(HostLearner):
     """Owner of the learner state. It starts from `state` and publishes its parameters. Thread-safety: one thread.
+
+    While `too_many_nonfinite`, the newest version is not published; `restore_learned` does it.
 
     Args:
         mesh: to shard rows over.
@@ -59,16 +122,6 @@ class Learner:
         previous_params: parameters one version older than `state`, already published to the source.
         drop_oldest: whether to train on the newest full slot, and to drop and count older ones.
         watch: of non-finite updates; None for no watch.
-
-    Attributes:
-        state: newest learner state, on the mesh.
-        num_updates: updates in `state`.
-        metrics: of the newest update, still on the device.
-        stats: totals.
-        published: newest published parameters.
-        previous_params: published parameters one version older; None before there were any.
-        too_many_nonfinite: whether as many consecutive updates were skipped as `watch` allows. `restore_learned` clears it,
-            and publishes the newest version, which waits for that.
     """
 
     def __init__(
@@ -81,13 +134,10 @@ class Learner:
         drop_oldest: bool = False,
         watch: FiniteWatch | None = None,
     ) -> None:
+        super().__init__(int(state.num_updates))
         self._mesh, self._source, self._update = mesh, source, update
         self._drop_oldest, self._watch = drop_oldest, watch
-        self.too_many_nonfinite = False
         self.state = mesh.place_state(state)
-        self.num_updates = int(state.num_updates)
-        self.metrics: Metrics = {}
-        self.stats = LearnerStats()
         self.published: Params = previous_params
         self.previous_params: Params = None
         self.publish()
@@ -98,14 +148,6 @@ class Learner:
         self._source.publish(self.num_updates, self.published)
 
     def step(self, observe: ObserveSlots) -> bool:
-        """Runs one update if a slot is full within a short wait.
-
-        Args:
-            observe: receives the slots, and those that are dropped, in their order.
-
-        Returns:
-            Whether there was an update.
-        """
         sequence = self._source.acquire(WAIT_SECONDS)
         if sequence is None:
             return False
@@ -141,61 +183,12 @@ class Learner:
         self.stats.updates += 1
 
     def restore_learned(self, learned: LearnerState) -> None:
-        """Replaces what was learned by that of an older state, and continues from it.
-
-        Args:
-            learned: parameters, optimizer and extras; its update count and experience are ignored.
-        """
         self.state = self._mesh.place_state(replace_learned(self.state, learned))
         if self.too_many_nonfinite:
             self.too_many_nonfinite = False
             self.publish()
 
-    def totals(self) -> Mapping[str, float]:
-        """Returns no totals, since `stats` has them all."""
-        return {}
-
-    def waits(self) -> Sequence[str]:
-        """Returns no lines, since the main thread runs this learner."""
-        return ()
-
     def _measure_lag(self, slots: Sequence[SlotViews]) -> None:
         lag = self.num_updates - np.concatenate([slot.policy_version for slot in slots], axis=1)
         self.stats.lag_sum += float(np.mean(lag))
         self.stats.lag_max = max(self.stats.lag_max, int(lag.max()))
-
-
-class AnyLearner(Protocol):
-    """A learner as the training loop, records and reports see it. Attributes as in `Learner`."""
-
-    num_updates: int
-    metrics: Metrics
-    stats: LearnerStats
-    too_many_nonfinite: bool
-
-    @property
-    def state(self) -> LearnerState:
-        """Newest learner state."""
-        ...
-
-    def restore_learned(self, learned: LearnerState, /) -> None:
-        """Continues from the parameters, optimizer and extras of an older state."""
-        ...
-
-
-class HostLearner(AnyLearner, Protocol):
-    """A learner on trajectories of the host: `Learner`, or replicas with a parameter server."""
-
-    previous_params: Params
-
-    def step(self, observe: ObserveSlots) -> bool:
-        """Runs an update if it is done within a short wait; returns whether it was."""
-        ...
-
-    def totals(self) -> Mapping[str, float]:
-        """Returns seconds and counts since the start, by metric name, that no other part of the run reports."""
-        ...
-
-    def waits(self) -> Sequence[str]:
-        """Returns a sentence for each replica that says what it waits for. Any thread may call it; it never blocks."""
-        ...

@@ -185,14 +185,6 @@ def _apart(state: LearnerState) -> LearnerState:
 
 def as_trajectory(slot: SlotViews) -> Trajectory:
     """Returns a slot's numpy arrays as a trajectory of single frames, without `agent_state`."""
-    return Trajectory(
-        observation=slot.frames,  # pyright: ignore[reportArgumentType]
-        is_first=slot.is_first_frames,  # pyright: ignore[reportArgumentType]
-        action=slot.action,  # pyright: ignore[reportArgumentType]
-        reward=slot.reward,  # pyright: ignore[reportArgumentType]
-        terminated=slot.terminated,  # pyright: ignore[reportArgumentType]
-        truncated=slot.truncated,  # pyright: ignore[reportArgumentType]
-        valid=slot.valid,  # pyright: ignore[reportArgumentType]
-        policy_version=slot.policy_version,  # pyright: ignore[reportArgumentType]
-        extras=slot.extras,  # pyright: ignore[reportArgumentType]
-    )
+    names = ("action", "reward", "terminated", "truncated", "valid", "policy_version", "extras")
+    arrays: dict[str, Any] = {name: getattr(slot, name) for name in names}
+    return Trajectory(observation=slot.frames, is_first=slot.is_first_frames, **arrays)  # pyright: ignore[reportArgumentType]

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array, LearnerState, Metrics, ReplayAgent, Sample
-from jaxsrl.learner.finite_updates import SKIPPED, all_finite, keep_if_finite
+from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite, learned_finite
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
-from jaxsrl.learner.loop import LearnerStats
+from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.replay.fixed import FixedReplayClient
 from jaxsrl.replay.state import replace_learned
 
@@ -40,7 +40,7 @@ class OfflineReplay(HostReplay):
             return super()._learn_steps(state, update, due)
         sums: Metrics | None = None
         for begin in range(0, due, self._num_joined):
-            samples = self._experience.sample()
+            samples = self.experience.sample()
             sums = self._first_sums(state, samples) if sums is None else sums
             numbers = np.arange(begin, begin + self._num_joined, dtype=np.int32)
             state, sums = self._learn_joined(state, sums, samples, update, numbers)
@@ -69,9 +69,8 @@ class OfflineReplay(HostReplay):
         # A check of every step costs an accelerator as much as the step. Losses show every step, and NaN stays in what learned it.
         # If something was not finite, the steps are repeated one by one.
         learned, metrics = jax.lax.scan(step, state, inputs)
-        losses = {name: values for name, values in metrics.items() if name.startswith("loss")}
         learned, metrics = jax.lax.cond(
-            all_finite((learned.params, learned.opt_state, learned.extra, losses)),
+            learned_finite(learned, metrics),
             lambda: (learned, metrics | {SKIPPED: jnp.zeros(len(numbers), jnp.float32)}),
             lambda: jax.lax.scan(guarded_step, state, inputs),
         )
@@ -96,29 +95,19 @@ class OfflineReplay(HostReplay):
         )
 
 
-class OfflineLearner:
+class OfflineLearner(AnyLearner):
     """Owner of the learner state of a run without environments. Thread-safety: one thread.
 
     Args:
         replay: gradient steps of an update, on the samples of a `FixedReplayClient`.
         state: initial state.
         watch: of updates that are skipped because they are not finite.
-
-    Attributes:
-        state: newest learner state, on the mesh.
-        num_updates: updates in `state`.
-        metrics: of the newest update.
-        stats: totals.
-        too_many_nonfinite: whether as many consecutive updates were skipped as `watch` allows (`restore_learned` clears it).
     """
 
     def __init__(self, replay: HostReplay, state: LearnerState, watch: FiniteWatch) -> None:
+        super().__init__(int(state.num_updates))
         self._replay, self._watch = replay, watch
-        self.too_many_nonfinite = False
         self.state = replay.mesh.place_state(state)
-        self.num_updates = int(state.num_updates)
-        self.metrics: Metrics = {}
-        self.stats = LearnerStats()
 
     def step(self) -> None:
         """Runs one update."""
@@ -132,6 +121,5 @@ class OfflineLearner:
         self.stats.busy_seconds += time.perf_counter() - start
 
     def restore_learned(self, learned: LearnerState) -> None:
-        """Replaces what was learned by that of an older state, and continues from it."""
         self.state = self._replay.mesh.place_state(replace_learned(self.state, learned))
         self.too_many_nonfinite = False

@@ -127,10 +127,8 @@ class ReusingLearner(Learner):
 
 
 def _copy(slot: SlotViews) -> SlotViews:
-    names = {field.name for field in dataclasses.fields(slot)} - {
-        "observation",
-        "is_first",
-    }  # views of the two histories
+    views = ("observation", "is_first")  # of the two histories
+    names = [field.name for field in dataclasses.fields(slot) if field.name not in views]
     arrays = {name: map_leaves(np.array, getattr(slot, name)) for name in names}
     first = -len(slot.is_first)
     observation = map_leaves(lambda frames: frames[first:], arrays["frames"])

@@ -23,9 +23,8 @@ def disable_cpu_idle(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
         UserError: this machine has no such file, or this user may not write it.
     """
     try:
-        descriptor = os.open(
-            latency_file, os.O_WRONLY
-        )  # not inherited: otherwise a worker could keep it open after this process
+        # It is not inherited: otherwise a worker could keep it open after this process.
+        descriptor = os.open(latency_file, os.O_WRONLY)
     except OSError as error:
         raise UserError(f"cannot disable CPU idle states:  {_advice(latency_file, error)}") from error
     try:

@@ -13,8 +13,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from envpool_bridge.errors import EnvPoolError, UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
@@ -24,6 +25,8 @@ _UNREAD_SECONDS = 1.0
 _SAME_SECONDS = 1.0  # repeats of a signal within this time are one request
 _LOST = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _stuck: list[threading.Thread] = []  # of this process's runs
+
+T = TypeVar("T")
 
 
 class Lifecycle:
@@ -95,6 +98,20 @@ class Lifecycle:
         if failure is None:
             raise TimeoutError(problem)
         failure.add_note(problem)
+
+
+def call_in_thread(function: Callable[[], T], name: str) -> "Future[T]":
+    """Calls a function in a thread that the end of this process does not wait for; returns its result to come."""
+    result: Future[T] = Future()
+
+    def body() -> None:
+        try:
+            result.set_result(function())
+        except BaseException as error:  # noqa: BLE001  raised where the result is taken
+            result.set_exception(error)
+
+    threading.Thread(target=body, name=name, daemon=True).start()
+    return result
 
 
 def has_stuck_threads() -> bool:

@@ -34,12 +34,12 @@ def find_conflict(home: Path = _HOME) -> str:
     return ""
 
 
-def find_version(distribution: str) -> str:
-    """Returns the version of an installed distribution; "unknown" of a checkout that is only on the path of Python."""
+def find_version(distribution: str, missing: str = "unknown") -> str:
+    """Returns the version of an installed distribution, or `missing`, as of a checkout that is only on the path of Python."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+        return missing
 
 
 def raise_conflict() -> None:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 import psutil
 
 TRAINER, WORKERS, EVALUATOR, OTHERS = "trainer", "workers", "evaluator", "others"
-_COST_RATIO = (
-    500.0  # a measurement that cost t seconds of CPU time is repeated after 500 t: all of them take 0.2 % of a core
-)
+# A measurement that cost t seconds of CPU time is repeated after 500 t: all of them take 0.2 % of a core.
+_COST_RATIO = 500.0
 _KINDS = (
     ("ray::RayHost", "hosts"),
     ("ray::RayServer", "inference_servers"),

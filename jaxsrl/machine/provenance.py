@@ -1,7 +1,5 @@
 """Provenance of a run: its command, the commit and versions of the code, and the machine."""
 
-import contextlib
-import importlib.metadata
 import os
 import shlex
 import subprocess
@@ -10,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxsrl.machine.package_names import find_version
 from jaxsrl.machine.resources import count_cores, cpu_model
 
 _PACKAGES = ("jaxsrl", "jax", "gymnasium")
@@ -88,11 +87,7 @@ def describe_commit(root: Path) -> str:
 
 def _versions() -> dict[str, str]:
     names = [*_PACKAGES, *(name for name, module in _ENV_PACKAGES.items() if module in sys.modules)]
-    versions: dict[str, str] = {}
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
+    return {name: version for name in names if (version := find_version(name, missing=""))}
 
 
 def _gpus() -> str:

@@ -78,15 +78,10 @@ class Resources:
         from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
         use_synchronous_cpu_dispatch()
-
-        def local(backend: str | None) -> list[Any]:
-            devices: list[Any] = jax.local_devices(backend=backend)  # pyright: ignore
-            return devices
-
-        devices = local(None)
+        devices: list[Any] = jax.local_devices()
         platform = str(devices[0].platform)
         try:
-            num_host = len(local("cpu"))
+            num_host = len(jax.local_devices(backend="cpu"))
         except RuntimeError:  # JAX_PLATFORMS names the accelerator alone
             num_host = 0
         host = free_host_bytes()

@@ -1,7 +1,6 @@
 """Devices of the host: the one next to an accelerator, and the CPU split into several for plans that need more."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
+from jaxsrl.machine.default_environment import default_environment
 from jaxsrl.machine.resources import count_cores
 
 _THREADS_PER_DEVICE = 8  # enough in all runs so far; fewer are untested
@@ -60,12 +60,6 @@ def _threads_for(num_devices: int, per_device: int) -> Iterator[None]:
     operations whose counterparts get no thread may hold all threads forever. XLA then aborts the process: in three of six
     runs of 366 updates under `central`, with two devices on two busy cores. Waiting threads use no core.
     """
-    before = os.environ.get(_THREADS)
-    threads = count_cores() + per_device * num_devices
-    if before is None:
-        os.environ[_THREADS] = str(threads)
-    try:
+    # Other readers of the variable must not see it.
+    with default_environment({_THREADS: str(count_cores() + per_device * num_devices)}):
         yield
-    finally:
-        if before is None:
-            del os.environ[_THREADS]  # other readers of the variable must not see it

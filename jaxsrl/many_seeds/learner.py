@@ -12,7 +12,6 @@ from jaxsrl.device_loop.loop import DispatchSize, RowsLearner
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_updates import SkipCounts
 from jaxsrl.learner.finite_watch import FiniteWatch
-from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.many_seeds.program import MakeAgent, MembersProgram, MemberStart
 from jaxsrl.many_seeds.turns import Turns
 from jaxsrl.metrics.episodes import EpisodeTotals
@@ -20,7 +19,7 @@ from jaxsrl.replay.state import replace_learned
 
 
 class MemberLearner(RowsLearner):
-    """Learner of one member. Attributes as those of `DeviceLearner`. Thread-safety: the thread of the member.
+    """Learner of one member. Thread-safety: the thread of the member.
 
     Args:
         group: of the member.
@@ -30,16 +29,13 @@ class MemberLearner(RowsLearner):
     """
 
     def __init__(self, group: "SeedGroup", index: int, num_updates: int, watch: FiniteWatch) -> None:
-        self.num_updates = num_updates
-        self.metrics: Metrics = {}
-        self.stats = LearnerStats()
-        self.too_many_nonfinite = False
+        super().__init__(num_updates)
         self._episodes: list[EpisodeSums] = []
         self._group, self._index, self._watch = group, index, watch
         self._final: LearnerState | None = None
 
     @property
-    def state(self) -> LearnerState:
+    def state(self) -> LearnerState:  # pyright: ignore[reportIncompatibleVariableOverride]  read when it is needed
         return self._group.state(self._index) if self._final is None else self._final
 
     def advance(self, num_updates: int, every: int) -> None:

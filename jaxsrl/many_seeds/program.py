@@ -72,10 +72,8 @@ class MembersProgram:
         self._per_device = -(-len(starts) // len(devices))
         self._devices = devices[: -(-len(starts) // self._per_device)]
         mesh = Mesh(np.array(self._devices), ("member",))
-        self._sharding, self._replicated = (
-            NamedSharding(mesh, PartitionSpec("member")),
-            NamedSharding(mesh, PartitionSpec()),
-        )
+        self._sharding = NamedSharding(mesh, PartitionSpec("member"))
+        self._replicated = NamedSharding(mesh, PartitionSpec())
         # Every device has the same number of members; the last ones may be copies, which are not read.
         self._num_members = len(starts)
         self._padded = self._per_device * len(self._devices)

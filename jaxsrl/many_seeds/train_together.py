@@ -69,7 +69,7 @@ def train_together(
     agent = build_agent(experiment)
     config = with_gradient_budget(config, agent)
     members = member_experiments(dataclasses.replace(experiment, run=config))
-    plan = add_agent_fragments(make_plan(config), agent, config.local_replay_memory, *config.replay.preparation)
+    plan = add_agent_fragments(make_plan(config), agent, config.replay)
     _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())
     check_options(config, plan, agent, source, spec)
@@ -100,7 +100,7 @@ def train_together(
             trainable = MemberTrainable(setups[-1], trained, env, group, member, values)
             loops.append(TrainingLoop(setups[-1], trainable, Coordinator(), callbacks))
         with stop_on_signals(stop, config.shutdown_timeout_seconds):
-            return _Threads(group, loops).run()
+            return _run_in_threads(group, loops)
 
 
 def _validate(config: RunConfig, plan: Plan) -> None:
@@ -204,35 +204,28 @@ class _Progress(Callback):
         return sum(run.env_steps for run in self._runs.values())
 
 
-class _Threads:
-    """Threads of the members' runs, of which one runs at a time."""
+def _run_in_threads(group: SeedGroup, loops: Sequence[TrainingLoop]) -> list[RunReport]:
+    """Runs the members' loops to their ends in threads, of which one runs at a time; raises the first error of any."""
+    reports: dict[int, RunReport] = {}
+    errors: list[BaseException] = []
 
-    def __init__(self, group: SeedGroup, loops: Sequence[TrainingLoop]) -> None:
-        self._group, self._loops = group, loops
-        self._reports: dict[int, RunReport] = {}
-        self._errors: list[BaseException] = []
-
-    def run(self) -> list[RunReport]:
-        """Runs all loops to their ends; raises the first error of any."""
-        threads = [
-            threading.Thread(target=self._run_member, args=(member,), name=f"seed {member}", daemon=True)
-            for member in range(len(self._loops))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()  # the watchdog of each run is its deadline
-        if self._errors:
-            raise self._errors[0]
-        return [self._reports[member] for member in range(len(self._loops))]
-
-    def _run_member(self, member: int) -> None:
+    def run_member(member: int) -> None:
         try:
-            self._group.enter(member)
-            self._reports[member] = self._loops[member].run()
-        except BaseException as error:  # noqa: BLE001  raised by `run`
-            self._errors.append(error)
-            for loop in self._loops:
+            group.enter(member)
+            reports[member] = loops[member].run()
+        except BaseException as error:  # noqa: BLE001  raised below
+            errors.append(error)
+            for loop in loops:
                 loop.request_stop("another seed failed")
         finally:
-            self._group.leave(member)
+            group.leave(member)
+
+    members = range(len(loops))
+    threads = [threading.Thread(target=run_member, args=(each,), name=f"seed {each}", daemon=True) for each in members]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()  # the watchdog of each run is its deadline
+    if errors:
+        raise errors[0]
+    return [reports[member] for member in members]

@@ -89,9 +89,8 @@ class EpisodeTracker:
         self._fields, self._groups = tuple(info_fields), groups
         self._return = np.zeros(num_rows, np.float64)
         self._length = np.zeros(num_rows, np.int64)
-        self._started_at = np.full(
-            num_rows, np.nan
-        )  # monotonic seconds; NaN for episodes that started before this process
+        # Monotonic seconds; NaN for episodes that started before this process.
+        self._started_at = np.full(num_rows, np.nan)
         # Return, length, infos, group; enough of them for a mean of each group.
         self._recent: deque[tuple[float, ...]] = deque(maxlen=WINDOW * max(1, len(groups.names)))
         self._seconds: deque[float] = deque(maxlen=WINDOW)

@@ -116,22 +116,21 @@ class Sinks:
         values = {**record.values, "metrics/dropped_records_total": float(self.dropped_records)}
         record = dataclasses.replace(record, values=values)
         for sink in self._sinks:
-            try:
-                sink.write(record)
-            except Exception as error:  # noqa: BLE001  a full disk, an unreachable service
-                self.dropped_records += 1
-                self._report(sink, error)
+            self._pass(sink, sink.write, record)
 
     def write_evaluation(self, evaluation: Any) -> None:
         """Passes an evaluation of an earlier version (`jaxsrl.metrics.evaluations.Evaluation`) to the sinks that show it."""
         for sink in self._sinks:
             write = getattr(sink, "write_evaluation", None)
-            try:
-                if write is not None:
-                    write(evaluation)
-            except Exception as error:  # noqa: BLE001  as above
-                self.dropped_records += 1
-                self._report(sink, error)
+            if write is not None:
+                self._pass(sink, write, evaluation)
+
+    def _pass(self, sink: MetricsSink, write: Callable[[Any], None], item: Any) -> None:
+        try:
+            write(item)
+        except Exception as error:  # noqa: BLE001  a full disk, an unreachable service
+            self.dropped_records += 1
+            self._report(sink, error)
 
     def close(self) -> None:
         """Closes all sinks."""

@@ -63,7 +63,7 @@ class _Page:
         yield Text()
         yield self._row("policy lag", *self._lag())
         yield self._row("checkpoint", *self._checkpoint())
-        for label, text in self._failures():
+        for label, text in failures(self._values):
             yield self._row(label, (text, _BAD))
 
     def _progress(self) -> Iterator[Text]:
@@ -149,10 +149,6 @@ class _Page:
         ago = state.record.wall_seconds - state.checkpoint_at + self._age
         return (f"update {update:,.0f}, {format_duration(ago)} ago",)
 
-    def _failures(self) -> Iterator[tuple[str, str]]:
-        """Yields the failures since the start of the process."""
-        yield from failures(self._values)
-
     def _row(self, label: str, *parts: str | tuple[str, str]) -> Text:
         return Text.assemble((f"{label:<{_LABEL}}", _FAINT), *parts)
 
@@ -172,7 +168,7 @@ class _Page:
 
 
 def failures(values: dict[str, float]) -> Iterator[tuple[str, str]]:
-    """Yields (label, text) of each kind of failure that a record counts."""
+    """Yields (label, text) of each kind of failure that a record counts, since the start of the process."""
 
     def count(name: str) -> int:
         return int(values.get(name, 0.0))

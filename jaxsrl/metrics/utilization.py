@@ -5,16 +5,8 @@ from collections.abc import Mapping
 from jaxsrl.plan.fragment import Carries, Channel, FragmentKind, Processes, Transport, WhenFull
 from jaxsrl.plan.plan import Plan
 
-_TOTALS = {
-    FragmentKind.ENVIRONMENT: "env",
-    FragmentKind.INFERENCE: "inference",
-    FragmentKind.REPLAY: "replay",
-    FragmentKind.PREPARE: "prepare",
-    FragmentKind.DATASET: "dataset",
-    FragmentKind.LEARNER: "learner",
-    FragmentKind.PARAMETER_SERVER: "server",
-}
-"""Prefix of a fragment kind's totals: `<prefix>/busy_seconds`, `<prefix>/wait_seconds`."""
+_PREFIXES = {FragmentKind.ENVIRONMENT: "env", FragmentKind.PARAMETER_SERVER: "server"}
+"""Prefix of a fragment kind's totals, `<prefix>/busy_seconds` and `<prefix>/wait_seconds`, where it is not the kind itself."""
 
 SAMPLE_WAIT_SECONDS = "learner/sample_wait_seconds"
 """Seconds in which a learner with a trajectory waits for host replay to gather a sample."""
@@ -36,7 +28,7 @@ def utilization(plan: Plan, gained: Mapping[str, float], seconds: float) -> dict
     known = _with_derived_totals(plan, gained, seconds)
     shares: dict[str, float] = {}
     for fragment in plan.fragments:
-        prefix = _TOTALS[fragment.kind]
+        prefix = _PREFIXES.get(fragment.kind, fragment.kind.value)
         for state in ("busy", "wait"):
             if f"{prefix}/{state}_seconds" in known:
                 shares[f"utilization/{fragment.name}/{state}"] = _share(known[f"{prefix}/{state}_seconds"], seconds)

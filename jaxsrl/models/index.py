@@ -3,12 +3,12 @@
 import contextlib
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import write_json
 
 INDEX, LOCK = "index.json", ".lock"
 
@@ -60,12 +60,7 @@ def change_index(directory: Path, unfreezes: bool = False) -> Iterator[Index]:
         if index["is_frozen"] and not unfreezes:
             raise UserError(f"the models in {directory} are frozen: clone them, or unfreeze them (--unfreeze)")
         yield index
-        temporary = directory / f".{INDEX}.tmp"
-        with open(temporary, "w") as file:
-            json.dump(index, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(directory / INDEX)
+        write_json(directory / INDEX, index)
 
 
 @contextlib.contextmanager

@@ -225,31 +225,23 @@ class ModelStore:
             index["is_frozen"] = is_frozen
 
     def _find(self, query: str, index: Index) -> Model:
-        steps = self._checkpoints.steps()
-        number: int | None = None
+        steps, condition = self._checkpoints.steps(), _CONDITION.fullmatch(query)
         if query in index["tags"]:
-            number = index["tags"][query]
-        elif query == NEWEST and steps:
-            number = steps[-1]
+            wanted = [index["tags"][query]]
+        elif query == NEWEST:
+            wanted = steps[-1:]
         elif query.isdecimal():
-            number = int(query)
-        elif match := _CONDITION.fullmatch(query):
-            name, comparison, value = match.groups()
-            every = [self._read(version, index) for version in reversed(steps)]
-            return self._first(
-                [model for model in every if model and _meets(model, name, comparison, float(value))], query
-            )
-        model = self._read(number, index) if number is not None and number in steps else None
-        return self._first([model] if model else [], query)
-
-    def _first(self, models: Sequence[Model], query: str) -> Model:
-        if models:
-            return models[0]
-        steps = self._checkpoints.steps()
+            wanted = [int(query)]
+        else:
+            wanted = steps[::-1] if condition else []
+        for version in wanted:
+            model = self._read(version, index) if version in steps else None
+            if model and (condition is None or _meets(model, *condition.groups())):
+                return model
         if not steps:
             raise UserError(f"no model {query!r}: {self.directory} holds none; {_HOW_SAVED}")
         raise UserError(
-            f"no model {query!r} in {self.directory}: its tags are {_listed(read_index(self.directory)['tags'])}, its "
+            f"no model {query!r} in {self.directory}: its tags are {_listed(index['tags'])}, its "
             f"versions {_listed(steps)}; also possible: {NEWEST!r}, or a condition such as 'return>200'"
         )
 
@@ -266,9 +258,10 @@ class ModelStore:
         return Model(version, path, tags, {**metadata, **index["notes"].get(str(version), {})})
 
 
-def _meets(model: Model, name: str, comparison: str, value: float) -> bool:
+def _meets(model: Model, name: str, comparison: str, value: str) -> bool:
+    number = float(value)
     with contextlib.suppress(KeyError, TypeError):
-        return _COMPARE[comparison](model.metadata[name], value)
+        return _COMPARE[comparison](model.metadata[name], number)
     return False
 
 

@@ -99,6 +99,13 @@ class Plan:
         """Returns the parameter server; None if the learner applies its own gradients."""
         return next((fragment for fragment in self.fragments if fragment.kind is FragmentKind.PARAMETER_SERVER), None)
 
+    def with_channels(self, contents: Collection[Carries], **changes: Any) -> "Plan":
+        """Returns the plan with changes of the channels that carry one of these contents."""
+        channels = tuple(
+            dataclasses.replace(one, **changes) if one.carries in contents else one for one in self.channels
+        )
+        return dataclasses.replace(self, channels=channels)
+
     def with_nodes(self, kinds: Collection[FragmentKind], nodes: Sequence[str], **changes: Any) -> "Plan":
         """Returns the plan with its fragments of these kinds on these nodes, and other changes of them."""
         fragments = tuple(
@@ -150,35 +157,18 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(data: dict[str, Any]) -> Plan:
-    """Returns the plan that `plan_to_json` wrote."""
-    fragments = [
-        Fragment(
-            one["name"],
-            FragmentKind(one["kind"]),
-            one["replicas"],
-            _placement(one["placement"]),
-            one.get("group", ""),
-            tuple(one.get("nodes", ())),
-        )
-        for one in data["fragments"]
-    ]
-    channels = [
-        Channel(
-            one["source"],
-            one["target"],
-            Carries(one["carries"]),
-            Transport(one["transport"]),
-            one["capacity"],
-            WhenFull(one["when_full"]),
-            one["max_lag"],
-            one["synchronous"],
-            one.get("kept", 0),
-            one.get("reuses", 1),
-        )
-        for one in data["channels"]
-    ]
-    shape = PoolShape(**data["shape"])
-    return Plan(data["name"], tuple(fragments), tuple(channels), shape, data["merge_lanes"])
+    """Returns the plan that `plan_to_json` wrote. Fields of fragments and channels that a later version added are ignored."""
+    fragments = tuple(_fragment_from_json(**_known_fields(Fragment, one)) for one in data["fragments"])
+    channels = tuple(_channel_from_json(**_known_fields(Channel, one)) for one in data["channels"])
+    return Plan(data["name"], fragments, channels, PoolShape(**data["shape"]), data["merge_lanes"])
+
+
+def _known_fields(kind: type[Fragment | Channel], data: dict[str, Any]) -> dict[str, Any]:
+    return {field.name: data[field.name] for field in dataclasses.fields(kind) if field.name in data}
+
+
+def _fragment_from_json(kind: str, placement: dict[str, Any], nodes: Sequence[str] = (), **others: Any) -> Fragment:
+    return Fragment(kind=FragmentKind(kind), placement=_placement(placement), nodes=tuple(nodes), **others)
 
 
 def _placement(data: dict[str, Any]) -> Placement:
@@ -189,6 +179,10 @@ def _placement(data: dict[str, Any]) -> Placement:
             return Devices(tuple(data["indices"]), data["platform"])
         case _:
             return InProcess()
+
+
+def _channel_from_json(carries: str, transport: str, when_full: str, **others: Any) -> Channel:
+    return Channel(carries=Carries(carries), transport=Transport(transport), when_full=WhenFull(when_full), **others)
 
 
 def nearest_multiple(number: int, of: int) -> int:

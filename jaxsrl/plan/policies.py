@@ -37,16 +37,7 @@ def serial(run: RunConfig, resources: Resources) -> Plan:
     Tests compare every other plan with it.
     """
     del resources  # the plan is the same on every machine
-    return Plan(
-        name="serial",
-        fragments=(
-            Fragment("environments", FragmentKind.ENVIRONMENT, 1, InProcess()),
-            Fragment("inference", FragmentKind.INFERENCE, 1, Devices((0,), run.inference.jax_platform)),
-            Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
-        ),
-        channels=in_process_channels(run, run.max_policy_lag),
-        shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, run.max_policy_lag + 1),
-    )
+    return _in_process_plan("serial", run, InProcess(), _first_device(run), run.max_policy_lag)
 
 
 def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
@@ -71,7 +62,7 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
         fragments=(
             Fragment("environments", FragmentKind.ENVIRONMENT, 1, actors),
             Fragment("inference", FragmentKind.INFERENCE, 1, actors),
-            Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
+            _learner(run),
         ),
         channels=(
             Channel("environments", "inference", Carries.OBSERVATIONS, Transport.IN_PROCESS, 1),
@@ -91,9 +82,7 @@ def single_learner_fine(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: the rows do not divide.
     """
-    shape = pool_shape("single_learner_fine", run, resources=resources)
-    acting, learning = Devices((0,), run.inference.jax_platform), _learning_devices(run)
-    return _served_plan("single_learner_fine", run, shape, Processes(shape.num_workers), acting, learning)
+    return _served_plan("single_learner_fine", run, resources, _first_device(run), _learner(run))
 
 
 def decoupled(run: RunConfig, resources: Resources) -> Plan:
@@ -105,7 +94,6 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
         UserError: the rows do not divide over the servers, or there are too few devices for inference, or more than servers.
     """
     servers = run.inference.num_servers
-    shape = pool_shape("decoupled", run, servers, resources=resources)
     if run.inference.num_devices > servers:
         raise UserError(
             f"plan decoupled: fragment inference: {servers} servers, one device each, leave some of {run.inference.num_devices} "
@@ -121,8 +109,7 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
                 f"the learner are requested, but there are {resources.num_devices}: use fewer --learner.num-devices, "
                 f"--inference.platform cpu with an accelerator, or split a CPU-only host: --machine.num-cpu-devices 2"
             )
-    environments, learning = Processes(shape.num_workers), _learning_devices(run)
-    return _served_plan("decoupled", run, shape, environments, acting, learning, replicas=servers)
+    return _served_plan("decoupled", run, resources, acting, _learner(run), servers)
 
 
 def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
@@ -133,12 +120,9 @@ def multiple_learners(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: rows or workers do not divide over the replicas.
     """
-    replicas, devices = run.learner.num_devices, _learning_devices(run)
-    shape = pool_shape("multiple_learners", run, replicas, resources=resources)
-    acting = _HOST if run.inference.platform == "cpu" else devices
-    plan = _served_plan("multiple_learners", run, shape, Processes(shape.num_workers), acting, devices, replicas)
-    learner = dataclasses.replace(plan.learner, replicas=replicas)
-    return dataclasses.replace(plan, fragments=(plan.environments, plan.inference, learner))
+    replicas = run.learner.num_devices
+    acting = _HOST if run.inference.platform == "cpu" else _learning_devices(run)
+    return _served_plan("multiple_learners", run, resources, acting, _learner(run, replicas), replicas)
 
 
 def central(run: RunConfig, resources: Resources) -> Plan:
@@ -150,8 +134,7 @@ def central(run: RunConfig, resources: Resources) -> Plan:
     Raises:
         UserError: rows or workers do not divide over the replicas, or asynchronous replicas leave devices idle.
     """
-    replicas, devices = run.learner.num_replicas or run.learner.num_devices, _learning_devices(run)
-    shape = pool_shape("central", run, replicas, resources=resources)
+    replicas = run.learner.num_replicas or run.learner.num_devices
     synchronous = run.learner.gradients == "synchronous"
     if not synchronous and run.learner.num_devices > replicas:
         raise UserError(
@@ -168,14 +151,13 @@ def central(run: RunConfig, resources: Resources) -> Plan:
         synchronous=synchronous,
     )
     parameters = Channel("server", "learner", Carries.PARAMETERS, Transport.DEVICE_COPY, 1)
-    acting = _HOST if run.inference.platform == "cpu" else devices
-    plan = _served_plan("central", run, shape, Processes(shape.num_workers), acting, devices, replicas)
-    learner = dataclasses.replace(plan.learner, replicas=replicas)
+    acting = _HOST if run.inference.platform == "cpu" else _learning_devices(run)
+    plan = _served_plan("central", run, resources, acting, _learner(run, replicas), replicas)
     server = Fragment("server", FragmentKind.PARAMETER_SERVER, 1, Devices((0,)))
     return dataclasses.replace(
         plan,
-        fragments=(plan.environments, plan.inference, learner, server),
-        channels=(*served_channels(run, shape, parameters_from="server"), gradients, parameters),
+        fragments=(*plan.fragments, server),
+        channels=(*served_channels(run, plan.shape, parameters_from="server"), gradients, parameters),
     )
 
 
@@ -186,16 +168,7 @@ def device_only(run: RunConfig, resources: Resources) -> Plan:
     """
     del resources
     devices = _learning_devices(run)
-    return Plan(
-        name="device_only",
-        fragments=(
-            Fragment("environments", FragmentKind.ENVIRONMENT, 1, devices),
-            Fragment("inference", FragmentKind.INFERENCE, 1, devices),
-            Fragment("learner", FragmentKind.LEARNER, 1, devices),
-        ),
-        channels=in_process_channels(run, max_lag=0),
-        shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, 1),
-    )
+    return _in_process_plan("device_only", run, devices, devices, max_lag=0)
 
 
 def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
@@ -214,12 +187,9 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
             f"learning one more, but there are {resources.num_cores}: use --pool.num-workers "
             f"{max(1, resources.num_cores - 1)} (single_learner_fine shares cores)"
         )
-    shape = pool_shape("dedicated_environments", run, resources=resources)
-    pinned = Processes(workers, tuple(range(resources.num_cores - workers, resources.num_cores)))
-    acting = Devices((0,), run.inference.jax_platform)
-    plan = _served_plan("dedicated_environments", run, shape, pinned, acting, _learning_devices(run))
-    learner = dataclasses.replace(plan.learner, group=EACH_GROUP)
-    return dataclasses.replace(plan, fragments=(plan.environments, plan.inference, learner))
+    cores = tuple(range(resources.num_cores - workers, resources.num_cores))
+    learner = _learner(run, group=EACH_GROUP)
+    return _served_plan("dedicated_environments", run, resources, _first_device(run), learner, cores=cores)
 
 
 def distributed_replay(run: RunConfig, resources: Resources) -> Plan:
@@ -248,7 +218,7 @@ def offline(run: RunConfig, resources: Resources) -> Plan:
         name="offline",
         fragments=(
             Fragment(DATASET, FragmentKind.DATASET, 1, InProcess()),
-            Fragment("learner", FragmentKind.LEARNER, 1, _learning_devices(run)),
+            _learner(run),
         ),
         channels=(
             Channel(DATASET, "learner", Carries.SAMPLES, Transport.DEVICE_COPY, 1, WhenFull(run.learner.when_full)),
@@ -279,22 +249,45 @@ def _learning_devices(run: RunConfig) -> Devices:
     return Devices(tuple(range(run.learner.num_devices)))
 
 
-def _served_plan(
-    name: str,
-    run: RunConfig,
-    shape: PoolShape,
-    environments: Processes,
-    acting: Devices,
-    learning: Placement,
-    replicas: int = 1,
-) -> Plan:
-    """Returns a plan of environment processes and inference servers, `replicas` of each, and one learner."""
+def _first_device(run: RunConfig) -> Devices:
+    return Devices((0,), run.inference.jax_platform)
+
+
+def _learner(run: RunConfig, replicas: int = 1, group: str = "") -> Fragment:
+    return Fragment("learner", FragmentKind.LEARNER, replicas, _learning_devices(run), group)
+
+
+def _in_process_plan(name: str, run: RunConfig, environments: Placement, acting: Devices, max_lag: int) -> Plan:
+    """Returns a plan of fragments that run in turn in the main process, or as one program."""
     return Plan(
         name=name,
         fragments=(
-            Fragment("environments", FragmentKind.ENVIRONMENT, replicas, environments),
+            Fragment("environments", FragmentKind.ENVIRONMENT, 1, environments),
+            Fragment("inference", FragmentKind.INFERENCE, 1, acting),
+            _learner(run),
+        ),
+        channels=in_process_channels(run, max_lag),
+        shape=PoolShape(1, 1, 1, run.num_envs, run.rollout_length, max_lag + 1),
+    )
+
+
+def _served_plan(
+    name: str,
+    run: RunConfig,
+    resources: Resources,
+    acting: Devices,
+    learner: Fragment,
+    replicas: int = 1,
+    cores: tuple[int, ...] = (),
+) -> Plan:
+    """Returns a plan of environment processes on `cores` and inference servers, `replicas` of each, and one learner."""
+    shape = pool_shape(name, run, replicas, resources=resources)
+    return Plan(
+        name=name,
+        fragments=(
+            Fragment("environments", FragmentKind.ENVIRONMENT, replicas, Processes(shape.num_workers, cores)),
             Fragment("inference", FragmentKind.INFERENCE, replicas, acting),
-            Fragment("learner", FragmentKind.LEARNER, 1, learning),
+            learner,
         ),
         channels=served_channels(run, shape),
         shape=shape,

@@ -25,13 +25,12 @@ def validate_plan(plan: Plan, resources: Resources) -> None:
     _validate_groups(plan)
     for channel in plan.channels:
         _validate_channel(plan, channel, names)
-    if plan.is_offline:
-        for fragment in plan.fragments:
-            _validate_fragment(plan, fragment, resources)
-        return
-    _validate_connections(plan)
+    if not plan.is_offline:
+        _validate_connections(plan)
     for fragment in plan.fragments:
         _validate_fragment(plan, fragment, resources)
+    if plan.is_offline:
+        return
     _validate_rows(plan)
     if plan.shape.num_slots < plan.max_policy_lag + 1:
         raise UserError(
@@ -308,24 +307,18 @@ def _validate_apart(plan: Plan) -> None:
 
 def _validate_published_together(plan: Plan) -> None:
     """Rejects policies that do not read the same trajectories or do not publish one version together."""
-    first = plan.learners[0]
-    expected = _ends(plan, first)
+    first, kinds = plan.learners[0], ("channel of trajectories into it", "channel of parameters out of it")
     for learner in plan.learners:
-        ends = _ends(plan, learner)
         where = f"plan {plan.name}: fragment {learner.name}"
-        for channel, what in zip(
-            ends, ("channel of trajectories into it", "channel of parameters out of it"), strict=True
-        ):
-            if channel is None:
+        for mine, theirs, what in zip(_ends(plan, learner), _ends(plan, first), kinds, strict=True):
+            if mine is None or theirs is None:
                 raise UserError(f"{where} has no {what}: every policy's learner needs both")
-        for mine, theirs in zip(ends, expected, strict=True):
-            if mine is None or theirs is None or _rules(mine) == _rules(theirs):
-                continue
-            raise UserError(
-                f"{where}: its channel {mine.source} -> {mine.target} is not like that of {first.name}: policies learn from the "
-                f"same trajectories and are published together; expected (capacity, when full, lag) {_rules(theirs)}, got "
-                f"{_rules(mine)}"
-            )
+            if _rules(mine) != _rules(theirs):
+                raise UserError(
+                    f"{where}: its channel {mine.source} -> {mine.target} is not like that of {first.name}: policies learn from "
+                    f"the same trajectories and are published together; expected (capacity, when full, lag) {_rules(theirs)}, "
+                    f"got {_rules(mine)}"
+                )
 
 
 def _ends(plan: Plan, learner: Fragment) -> tuple[Channel | None, Channel | None]:

@@ -68,9 +68,7 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
     agent, source, spec = experiment.build()
     config = with_gradient_budget(experiment.run, agent)
     resources = _resources(cores, gpus)
-    plan = add_agent_fragments(
-        make_plan(config, resources), agent, config.local_replay_memory, *config.replay.preparation
-    )
+    plan = add_agent_fragments(make_plan(config, resources), agent, config.replay)
     processes = config.distributed.num_processes if config.distributed.is_on else 1
     placement = preview_placement(config, plan, resources, kept_bytes(config, agent, spec))
     plan, resources = placement.plan, placement.resources
@@ -84,11 +82,9 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
 def _resources(cores: int, gpus: int) -> Resources:
     """Returns this machine's resources with other cores and GPUs; another machine's shared memory is not known."""
     resources = Resources.detect()
-    if cores:
+    if cores or gpus:
+        cores = cores or resources.num_cores
         resources = dataclasses.replace(resources, num_cores=cores, shared_memory_bytes=None, host_memory_bytes=None)
     if gpus:
-        resources = dataclasses.replace(resources, platform="gpu", num_devices=gpus, name="")
-        resources = dataclasses.replace(
-            resources, shared_memory_bytes=None, host_memory_bytes=None, device_memory_bytes=None
-        )
+        resources = dataclasses.replace(resources, platform="gpu", num_devices=gpus, name="", device_memory_bytes=None)
     return resources

@@ -43,12 +43,9 @@ def mean_of_means(scores: Scores) -> np.ndarray:
     return np.mean([env_scores.mean(-1) for env_scores in scores], axis=0)
 
 
-def optimality_gap(scores: Scores, target: float = 1.0) -> np.ndarray:
-    """Returns the mean shortfall of runs below the score `target`; [] or [R] float64.
-
-    Runs above the target do not compensate for others.
-    """
-    return target - np.minimum(_pool(scores), target).mean(-1)
+def optimality_gap(scores: Scores) -> np.ndarray:
+    """Returns the mean shortfall of runs below the score 1, which others above do not compensate; [] or [R] float64."""
+    return 1.0 - np.minimum(_pool(scores), 1.0).mean(-1)
 
 
 def estimate(scores: Scores, statistic: Callable[[Scores], np.ndarray], resamples: int = _RESAMPLES) -> Estimate:

@@ -1,9 +1,10 @@
-"""Means over repetitions with percentile intervals of the bootstrap (Efron 1979)."""
+"""Means over repetitions with intervals: percentiles of the bootstrap (Efron 1979), or Student's (1908)."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from scipy import special
 
 CONFIDENCE = 0.95
 _RESAMPLES = 5000
@@ -53,22 +54,38 @@ def mean_curve(
     return MeanCurve(grid, values.mean(0), low, high)
 
 
-def bootstrap_mean(
-    values: np.ndarray, confidence: float = CONFIDENCE, resamples: int = _RESAMPLES
-) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap_mean(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ends of the percentile interval of the mean over the first axis; deterministic.
 
     Args:
         values: [N, P] float64; whole repetitions are resampled, with all their points.
         confidence: fraction of resamples inside the interval.
-        resamples: number of bootstrap samples.
 
     Returns:
         (low [P], high [P]).
     """
-    draws = np.random.default_rng(0).integers(len(values), size=(resamples, len(values)))
+    draws = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
     # Counts of each repetition, to avoid an array of [resamples, N, P].
     counts = np.stack([(draws == number).sum(1) for number in range(len(values))], 1)
     means = counts @ values / len(values)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return low, high
+
+
+def student_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ends of Student's t interval of the mean over the first axis; the mean itself for one repetition.
+
+    For three to five repetitions it covers the mean of normal values as often as it states. The bootstrap covers it less often.
+
+    Args:
+        values: [N, ...] float64.
+
+    Returns:
+        (low [...], high [...]).
+    """
+    mean, count = values.mean(0), len(values)
+    if count == 1:
+        return mean, mean
+    quantile = float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    half = quantile * values.std(0, ddof=1) / np.sqrt(count)
+    return mean - half, mean + half

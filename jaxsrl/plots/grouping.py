@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.config.files import flatten_options
 from jaxsrl.config.run_config import OPERATION
 from jaxsrl.plots.run_curve import RunCurve
 
@@ -70,17 +71,9 @@ def group_curves(curves: Sequence[RunCurve], by: Sequence[str] = ()) -> list[Gro
 
 def flatten_config(curve: RunCurve) -> dict[str, Any]:
     """Returns the configuration as one value per field, named by its path ("agent.learning_rate"), and `agent_name`."""
-    fields: dict[str, Any] = {AGENT: curve.config.get(AGENT)}
-    _flatten(curve.config.get("experiment"), "", fields)
-    return fields
-
-
-def _flatten(value: Any, path: str, into: dict[str, Any]) -> None:
-    if isinstance(value, dict) and value:
-        for name, item in value.items():
-            _flatten(item, f"{path}.{name}" if path else str(name), into)
-    else:
-        into[path] = value
+    experiment = curve.config.get("experiment")
+    fields = experiment if isinstance(experiment, dict) else {"": experiment}
+    return {AGENT: curve.config.get(AGENT), **flatten_options(fields)}
 
 
 def _key(config: dict[str, Any], fields: list[str], curve: RunCurve) -> str:

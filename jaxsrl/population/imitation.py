@@ -97,11 +97,8 @@ def imitating_agent(
         return with_expert_labels(agent, spec, expert, share)
     if not config.demonstrations:
         return agent
-    steps = (
-        None
-        if load_policy is None
-        else load_demonstrations(Path(config.demonstrations), spec, with_next=config.algorithm == "airl")
-    )
+    path, with_next = Path(config.demonstrations), config.algorithm == "airl"
+    steps = None if load_policy is None else load_demonstrations(path, spec, with_next)
     return with_imitation(agent, config, spec, steps)  # pyright: ignore[reportArgumentType]  rejects others
 
 

@@ -167,9 +167,9 @@ def _normalized(distribution: np.ndarray) -> np.ndarray:
 
 
 SOLVERS: dict[str, Solver] = {
-    "uniform": uniform,
     "nash": nash,
-    "projected_replicator_dynamics": projected_replicator_dynamics,
+    "uniform": uniform,
+    "replicator_dynamics": projected_replicator_dynamics,
     "regret_matching": regret_matching,
 }
 """Solvers by the names that configurations use."""

@@ -61,15 +61,15 @@ class PoliciesConfig:
 
     def policy_of_agent(self) -> dict[str, str]:
         """Parses `mapping`. Raises UserError if it is not a JSON object of strings."""
-        return _strings("policies.mapping", self.mapping, '{"adversary_*": "hunters", "*": "prey"}')
+        return _parse("policies.mapping", self.mapping, str, '{"adversary_*": "hunters", "*": "prey"}')
 
     def frozen_paths(self) -> dict[str, str]:
         """Parses `frozen`. Raises UserError if it is not a JSON object of strings."""
-        return _strings("policies.frozen", self.frozen, '{"prey": "runs/prey"}')
+        return _parse("policies.frozen", self.frozen, str, '{"prey": "runs/prey"}')
 
     def agent_options(self) -> dict[str, dict[str, Any]]:
         """Parses `agents`. Raises UserError if it is not a JSON object of objects, or names no known algorithm."""
-        options = _objects("policies.agents", self.agents, '{"prey": {"algorithm": "dqn", "learning_rate": 1e-3}}')
+        options = _parse("policies.agents", self.agents, dict, '{"prey": {"algorithm": "dqn", "learning_rate": 1e-3}}')
         for policy, entry in options.items():
             algorithm = entry.get("algorithm")
             if algorithm is not None and algorithm not in AGENTS:
@@ -80,7 +80,7 @@ class PoliciesConfig:
 
     def network_options(self) -> dict[str, dict[str, Any]]:
         """Parses `networks`. Raises UserError if it is not a JSON object of objects."""
-        return _objects("policies.networks", self.networks, '{"prey": {"hidden_sizes": [64]}}')
+        return _parse("policies.networks", self.networks, dict, '{"prey": {"hidden_sizes": [64]}}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +153,8 @@ def make_multi_policy_agent(
         UserError: parameters that are missing, damaged, or of another network.
     """
     mapping, paths = policies.policy_of_agent(), policies.frozen_paths()
-    agent = make_policies(
-        spec, mapping, make_agent, dict.fromkeys(paths), own_agents
-    )  # validates the mapping before reading files
+    # Validates the mapping before files are read.
+    agent = make_policies(spec, mapping, make_agent, dict.fromkeys(paths), own_agents)
     if paths:
         places = agent_indices(spec, mapping)
         frozen: dict[str, Params] = {}
@@ -263,16 +262,8 @@ def _validate_is_data(policy: str, config: Any, options: Mapping[str, Any]) -> N
         )
 
 
-def _strings(name: str, text: str, example: str) -> dict[str, str]:
-    return _parse(name, text, str, "strings", example)
-
-
-def _objects(name: str, text: str, example: str) -> dict[str, dict[str, Any]]:
-    return _parse(name, text, dict, "objects", example)
-
-
-def _parse(name: str, text: str, kind: type[Any], kinds: str, example: str) -> dict[str, Any]:
-    expected = f"{name} must be a JSON object of {kinds}, such as {example}"
+def _parse(name: str, text: str, kind: type[Any], example: str) -> dict[str, Any]:
+    expected = f"{name} must be a JSON object of {'strings' if kind is str else 'objects'}, such as {example}"
     try:
         names = json.loads(text)
     except (json.JSONDecodeError, TypeError) as error:

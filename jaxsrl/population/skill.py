@@ -27,11 +27,6 @@ class Skill:
     mean: float = MEAN
     deviation: float = DEVIATION
 
-    @property
-    def lower_bound(self) -> float:
-        """Skill that the player has almost certainly: the mean minus three deviations."""
-        return self.mean - 3.0 * self.deviation
-
 
 def update_skills(teams: Sequence[Sequence[Skill]], ranks: Sequence[float], drift: float = 0.0) -> list[list[Skill]]:
     """Returns the skills of all players after one game.

@@ -9,13 +9,10 @@ import jax
 import numpy as np
 
 from agents.api import Array, Replay, ReplayAgent, Sample, Trajectory
-from jaxsrl.replay.device.sampler import init_selection
-from jaxsrl.replay.device.storage import init_storage
 from jaxsrl.replay.host.buffer import HostBuffer
-from jaxsrl.replay.on_device import StepKeys, step_keys
+from jaxsrl.replay.on_device import StepKeys, init_buffer, step_keys
 from jaxsrl.replay.prefetch import PrefetchingSampler
-from jaxsrl.replay.priority_delay import init_pending
-from jaxsrl.replay.schedule import init_pace_state, make_pace
+from jaxsrl.replay.schedule import make_pace
 from jaxsrl.replay.sizes import make_sizes
 from jaxsrl.replay.state import Buffer
 
@@ -217,8 +214,4 @@ def buffer_shapes(replay: Replay, shapes: Trajectory) -> Buffer:
     """
     sizes = make_sizes(replay, shapes)
     pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)
-
-    def empty() -> Buffer:
-        return Buffer(init_storage(sizes, shapes), init_selection(sizes), init_pace_state(pace), init_pending(sizes))
-
-    return jax.eval_shape(empty)
+    return jax.eval_shape(lambda: init_buffer(sizes, pace, shapes))

@@ -1,6 +1,7 @@
 """Replay of steps that stay the same: a dataset alone, or a share of every sample."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -41,6 +42,8 @@ def choose_num_joined(num_samples: int, replay: Replay, shapes: Trajectory) -> i
 
 class FixedReplayClient:
     """Windows of fixed steps, drawn uniformly; a thread prefetches them. Draws depend on keys alone, so it has no state to save.
+
+    Methods without a description are as in `ReplayClient`.
 
     Args:
         replay: replay part of the agent.
@@ -102,7 +105,6 @@ class FixedReplayClient:
         """Does nothing: all windows have the same probability."""
 
     def end_update(self) -> None:
-        """Waits until this update's samples are drawn."""
         self._sampler.end_update()
 
     def totals(self) -> dict[str, float]:
@@ -111,7 +113,6 @@ class FixedReplayClient:
         return {"dataset/busy_seconds": self._sampler.busy_seconds, "dataset/samples": samples}
 
     def waited_seconds(self) -> float:
-        """Returns the seconds that the learner has waited."""
         return self._sampler.waited_seconds
 
     def to_arrays(self) -> Buffer:
@@ -123,7 +124,6 @@ class FixedReplayClient:
         raise RuntimeError("fixed steps are not part of a checkpoint")
 
     def close(self) -> None:
-        """Stops the thread; idempotent."""
         self._sampler.close()
 
 
@@ -131,6 +131,7 @@ class MixedReplayClient:
     """Samples of which a share is from fixed steps (Ball et al. 2023, RLPD), and the rest from the experience of the run.
 
     Fixed windows are drawn uniformly and have the importance weight 1, also where the run's experience has priorities.
+    Methods are as in `ReplayClient`. What is inserted, counted, saved and restored is the run's experience alone.
 
     Args:
         experience: of the run; its samples are smaller by the share.
@@ -142,16 +143,13 @@ class MixedReplayClient:
 
     @property
     def num_steps(self) -> int:
-        """Number of stored env steps of the run's experience."""
         return self._experience.num_steps
 
     @property
     def num_stale(self) -> int:
-        """Number of priorities that arrived after their windows were overwritten."""
         return self._experience.num_stale
 
     def insert(self, batch: Trajectory, keys: UpdateKeys) -> int:
-        """Inserts a trajectory of the run, requests the samples that are now due, and returns their number."""
         due = self._experience.insert(batch, keys)
         if due:
             self._fixed.request(keys, due)
@@ -162,47 +160,41 @@ class MixedReplayClient:
         own, fixed = self._experience.sample(), self._fixed.sample()
         probability = np.full(len(fixed.probability), 1.0 / float(own.num_windows), np.float32)
         return Sample(
-            _join_rows(own.trajectory, fixed.trajectory),
+            join_rows([own.trajectory, fixed.trajectory]),
             np.concatenate([own.probability, probability]),  # pyright: ignore[reportArgumentType]
             own.num_windows,
         )
 
     def update_priorities(self, priority: Any) -> None:
-        """Sends the priorities of the windows of the run."""
+        # The fixed windows are last, and have none.
         self._experience.update_priorities(priority[: len(priority) - self._fixed.batch_size])
 
     def end_update(self) -> None:
-        """Waits until this update's samples are drawn and the next update's draws have the priorities that are due."""
         self._experience.end_update()
         self._fixed.end_update()
 
     def totals(self) -> dict[str, float]:
-        """Returns the totals of both."""
         return {**self._experience.totals(), **self._fixed.totals()}
 
     def waited_seconds(self) -> float:
-        """Returns the seconds that the learner has waited."""
         return self._experience.waited_seconds() + self._fixed.waited_seconds()
 
     def to_arrays(self) -> Buffer:
-        """Returns the run's experience; see `ReplayClient`."""
         return self._experience.to_arrays()
 
     def restore(self, saved: Buffer) -> None:
-        """Restores the run's experience; see `ReplayClient`."""
         self._experience.restore(saved)
 
     def close(self) -> None:
-        """Stops the threads of both; idempotent."""
         try:
             self._fixed.close()
         finally:
             self._experience.close()
 
 
-def _join_rows(own: Trajectory, fixed: Trajectory) -> Trajectory:
-    def join(axis: int, own_tree: Any, fixed_tree: Any) -> Any:
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis), own_tree, fixed_tree)
-
-    steps = [dataclasses.replace(each, agent_state=()) for each in (own, fixed)]
-    return dataclasses.replace(join(1, *steps), agent_state=join(0, own.agent_state, fixed.agent_state))
+def join_rows(parts: Sequence[Trajectory]) -> Trajectory:
+    """Returns trajectories of numpy arrays as one, with copies of their rows in order."""
+    steps = [dataclasses.replace(part, agent_state=()) for part in parts]
+    joined: Trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *steps)
+    states = [part.agent_state for part in parts]
+    return dataclasses.replace(joined, agent_state=jax.tree.map(lambda *leaves: np.concatenate(leaves), *states))

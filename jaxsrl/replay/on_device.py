@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, Array, LearnerState, Metrics, OnPolicy, ReplayAgent, Sample, Trajectory
-from jaxsrl.replay.device.ring_index import RingPosition, advance
+from jaxsrl.replay.device.ring_index import advance
 from jaxsrl.replay.device.sampler import (
-    SampledWindows,
     Selection,
     draw,
     init_selection,
@@ -90,14 +89,13 @@ def transform_sample(agent: ReplayAgent, state: LearnerState, sample: Sample, ke
 
 def _init(bound: _Bound, key: Array) -> LearnerState:
     state = bound.agent.init(key)
-    sizes = bound.sizes
-    buffer = Buffer(
-        storage=init_storage(sizes, bound.shapes),
-        selection=init_selection(sizes),
-        pace=init_pace_state(bound.pace),
-        pending=init_pending(sizes),
-    )
+    buffer = init_buffer(bound.sizes, bound.pace, bound.shapes)
     return dataclasses.replace(state, extra=ReplayExtra(state.extra, buffer))
+
+
+def init_buffer(sizes: RingSizes, pace: Pace, shapes: Trajectory) -> Buffer:
+    """Returns an empty buffer for slots of these shapes."""
+    return Buffer(init_storage(sizes, shapes), init_selection(sizes), init_pace_state(pace), init_pending(sizes))
 
 
 def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -> tuple[LearnerState, Metrics]:
@@ -119,7 +117,9 @@ def _update(bound: _Bound, state: LearnerState, batch: Trajectory, key: Array) -
     if bound.agent.data.sync_acting_params is not None:
         inner = bound.agent.data.sync_acting_params(inner)
     metrics = {name: value / jnp.maximum(due, 1) for name, value in sums.items()}
-    metrics |= _metrics(bound.sizes, selection, due)
+    stored = selection.position.num_steps.astype(jnp.float32) * bound.sizes.num_rows
+    values = due.astype(jnp.float32), stored, selection.num_stale.astype(jnp.float32)
+    metrics |= dict(zip(REPLAY_METRICS, values, strict=True))
     buffer = Buffer(buffer.storage, selection, pace, pending)
     return dataclasses.replace(inner, extra=ReplayExtra(inner.extra, buffer)), metrics
 
@@ -151,18 +151,9 @@ def _learn(
     agent, sizes = bound.agent, bound.sizes
     keys = step_keys(agent, key, number)
     drawn = draw(sizes, selection, keys.draw)
-    sample = transform_sample(agent, inner, _sample(sizes, storage, selection.position, drawn), keys.transforms)
+    windows = gather_windows(sizes, storage, selection.position, drawn.begin, drawn.group)
+    sample = Sample(windows, drawn.probability, drawn.num_windows)
+    sample = transform_sample(agent, inner, sample, keys.transforms)
     inner, metrics, priority = agent.update(inner, sample, keys.update)
     selection, pending = delay_priorities(sizes, selection, pending, drawn, priority)
     return (inner, selection, pending), metrics
-
-
-def _sample(sizes: RingSizes, storage: Trajectory, position: RingPosition, drawn: SampledWindows) -> Sample:
-    windows = gather_windows(sizes, storage, position, drawn.begin, drawn.group)
-    return Sample(windows, drawn.probability, drawn.num_windows)
-
-
-def _metrics(sizes: RingSizes, selection: Selection, due: Array) -> Metrics:
-    stored = selection.position.num_steps.astype(jnp.float32) * sizes.num_rows
-    values = due.astype(jnp.float32), stored, selection.num_stale.astype(jnp.float32)
-    return dict(zip(REPLAY_METRICS, values, strict=True))

@@ -21,7 +21,6 @@ from jaxsrl.replay.host.buffer import HostBuffer, PriorityUpdate
 
 _IDLE_SECONDS = 1e6  # between two trajectories; the collector has the deadline
 _JOIN_SECONDS = 10.0
-_MIN_PREFETCHED = 2  # samples drawn ahead, where draws do not depend on priorities
 
 
 class PrefetchingSampler:
@@ -41,9 +40,7 @@ class PrefetchingSampler:
         num_samples: number of samples that `get` has returned.
     """
 
-    def __init__(
-        self, buffer: HostBuffer, timeout_seconds: float = 600.0, min_prefetched: int = _MIN_PREFETCHED
-    ) -> None:
+    def __init__(self, buffer: HostBuffer, timeout_seconds: float = 600.0, min_prefetched: int = 2) -> None:
         self.busy_seconds = self.waited_seconds = 0.0
         self.num_samples = 0
         self._buffer, self._timeout = buffer, timeout_seconds
@@ -117,14 +114,14 @@ class PrefetchingSampler:
             self._unknown.append(drawn)
             self._priorities.put(priority, self._timeout)
 
-    def close(self, error: BaseException | None = None) -> None:
+    def close(self) -> None:
         """Stops the thread; idempotent.
 
         Raises:
             WaitTimeoutError: the thread did not end within 10 s. If another error is being handled, it gets a note instead.
         """
         failure = sys.exc_info()[1]
-        self._close_queues(error)
+        self._close_queues()
         self._thread.join(_JOIN_SECONDS)
         if not self._thread.is_alive():
             return
@@ -136,7 +133,7 @@ class PrefetchingSampler:
             raise WaitTimeoutError(problem)
         failure.add_note(problem)
 
-    def _close_queues(self, error: BaseException | None) -> None:
+    def _close_queues(self, error: BaseException | None = None) -> None:
         for queue in (self._turns, self._samples, self._priorities, self._finished):
             queue.close(error)
 

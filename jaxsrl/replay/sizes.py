@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 
@@ -83,33 +83,18 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
     """
     config = replay.config
     steps, rows = shapes.reward.shape
-    history = shapes.is_first.shape[0] - steps - 1
     stride = replay.stride if replay.window_start == "any" else 1
     _validate_windows(replay, shapes)
     unit = math.lcm(steps, stride)
     ring_steps = config.capacity // rows // unit * unit
-    _validate_ring_size(ring_steps * rows)
-    needed = replay.sequence_length + history + max(steps, stride)
+    sizes = _sizes_of_ring(replay, shapes, ring_steps)
+    needed = sizes.window_steps + sizes.history + max(steps, stride)
     if ring_steps < needed:
         least = math.ceil(needed / unit) * unit * rows
         raise UserError(
             f"replay.capacity is too small: {config.capacity} env steps are {ring_steps} steps (in whole units of {unit}) of "
             f"{rows} rows, but one window and one trajectory need {needed}: set it to at least {least}"
         )
-    sizes = RingSizes(
-        rollout_length=steps,
-        num_rows=rows,
-        ring_steps=ring_steps,
-        window_steps=replay.sequence_length,
-        history=history,
-        stride=stride,
-        agents_per_window=replay.agents_per_window,
-        window_start=replay.window_start,
-        batch_size=config.batch_size,
-        priority_exponent=config.priority_exponent,
-        priority_offset=config.priority_offset,
-        priority_delay=config.priority_delay,
-    )
     _validate_min_size(config.min_size, sizes)
     return sizes
 
@@ -126,34 +111,37 @@ def make_fixed_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
     """
     steps, rows = shapes.reward.shape
     _validate_windows(replay, shapes)
-    _validate_ring_size(steps * rows)
-    history = shapes.is_first.shape[0] - steps - 1
-    if steps < replay.sequence_length + history:
+    sizes = _sizes_of_ring(replay, shapes, steps)
+    if steps < sizes.window_steps + sizes.history:
         raise UserError(
-            f"a dataset needs at least {replay.sequence_length + history} steps of each of its {rows} rows for one window: got "
+            f"a dataset needs at least {sizes.window_steps + sizes.history} steps of each of its {rows} rows for one window: got "
             f"{steps}"
+        )
+    return dataclasses.replace(sizes, priority_exponent=0.0, priority_delay=0)
+
+
+def _sizes_of_ring(replay: Replay, shapes: Trajectory, ring_steps: int) -> RingSizes:
+    """Returns the sizes of a ring; raises UserError if windows would have too large numbers."""
+    config, (steps, rows) = replay.config, shapes.reward.shape
+    if ring_steps * rows > _MOST_STEPS:
+        raise UserError(
+            f"replay.capacity is too large: windows are numbered by int32, which {_MOST_STEPS} env steps allow for: got "
+            f"{ring_steps * rows}"
         )
     return RingSizes(
         rollout_length=steps,
         num_rows=rows,
-        ring_steps=steps,
+        ring_steps=ring_steps,
         window_steps=replay.sequence_length,
-        history=history,
+        history=shapes.is_first.shape[0] - steps - 1,
         stride=replay.stride if replay.window_start == "any" else 1,
         agents_per_window=replay.agents_per_window,
         window_start=replay.window_start,
-        batch_size=replay.config.batch_size,
-        priority_exponent=0.0,
-        priority_offset=replay.config.priority_offset,
-        priority_delay=0,
+        batch_size=config.batch_size,
+        priority_exponent=config.priority_exponent,
+        priority_offset=config.priority_offset,
+        priority_delay=config.priority_delay,
     )
-
-
-def _validate_ring_size(held: int) -> None:
-    if held > _MOST_STEPS:
-        raise UserError(
-            f"replay.capacity is too large: windows are numbered by int32, which {_MOST_STEPS} env steps allow for: got {held}"
-        )
 
 
 def _validate_windows(replay: Replay, shapes: Trajectory) -> None:
@@ -167,7 +155,7 @@ def _validate_windows(replay: Replay, shapes: Trajectory) -> None:
         raise UserError(
             f"windows of {replay.agents_per_window} neighboring rows need a number of rows that is a multiple of it: got {rows}"
         )
-    stores_state = not replay.whole_episodes and _is_recurrent(shapes)
+    stores_state = not replay.whole_episodes and is_recurrent(shapes.agent_state)
     if replay.window_start == "any" and replay.stride % steps and stores_state:
         raise UserError(
             f"a policy with memory is known where trajectories begin, every {steps} steps: a stride of {replay.stride} steps "
@@ -175,9 +163,9 @@ def _validate_windows(replay: Replay, shapes: Trajectory) -> None:
         )
 
 
-def _is_recurrent(shapes: Trajectory) -> bool:
-    """Returns whether the policy is recurrent. A number per row, [B], is a constant, for example Ape-X's exploration rate."""
-    return any(leaf.ndim > 1 for leaf in jax.tree.leaves(shapes.agent_state))
+def is_recurrent(agent_state: Any) -> bool:
+    """Returns whether a policy is recurrent. A number per row, [B], is a constant, for example Ape-X's exploration rate."""
+    return any(leaf.ndim > 1 for leaf in jax.tree.leaves(agent_state))
 
 
 def _validate_min_size(min_size: int, sizes: RingSizes) -> None:

@@ -9,8 +9,8 @@ POINTS = 100
 _COUNT, _SUM = "episode/count", "episode/return_sum"
 
 
-def training_curve(records: RecordFile, points: int = POINTS) -> tuple[list[int], list[float]]:
-    """Returns env steps and mean training returns of a run at `points` equal distances; see `bin_returns`.
+def training_curve(records: RecordFile) -> tuple[list[int], list[float]]:
+    """Returns env steps and mean training returns of a run at `POINTS` equal distances; see `bin_returns`.
 
     Raises:
         UserError: no episode has ended, or the records lack the totals of returns.
@@ -19,7 +19,7 @@ def training_curve(records: RecordFile, points: int = POINTS) -> tuple[list[int]
     if not {"env_steps", _COUNT, _SUM} <= set(columns):
         raise UserError(f"the records have no {_SUM}: the run finished no episode, or an older version wrote them")
     steps, counts, sums = (np.array(columns[name], np.float64) for name in ("env_steps", _COUNT, _SUM))
-    return bin_returns(steps, np.nan_to_num(counts), np.nan_to_num(sums), points)
+    return bin_returns(steps, np.nan_to_num(counts), np.nan_to_num(sums))
 
 
 def bin_returns(

@@ -11,11 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from envpool_bridge.errors import UserError
-from jaxsrl.plots.bootstrap import mean_curve
+from jaxsrl.plots.bootstrap import mean_curve, student_interval
 from jaxsrl.plots.draw_curves import GroupCurve, draw_legend, draw_panel, legend_rows
 from jaxsrl.plots.grouping import Group
 from jaxsrl.plots.run_curve import RunCurve
-from jaxsrl.plots.student_interval import student_interval
 from jaxsrl.plots.style import save, style
 from jaxsrl.results.curve import POINTS
 from jaxsrl.results.page import PICTURES, format_page, group_results

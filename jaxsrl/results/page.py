@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxsrl.plots.student_interval import student_interval
+from jaxsrl.plots.bootstrap import student_interval
 from jaxsrl.results.record import Result, folder_name
 from jaxsrl.results.task_list import Reference
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from jaxsrl.metrics.evaluations import read_evaluations
 from jaxsrl.metrics.record_file import RecordFile
 from jaxsrl.runs.checkpoint_health import WHOLE, checkpoint_health, list_quarantine
 from jaxsrl.runs.read_checkpoint import resolve_model
-from jaxsrl.runs.summary import RECORDS, checkpoint_steps, is_run, summarize
+from jaxsrl.runs.summary import RECORDS, as_dict, checkpoint_steps, is_run, summarize
 
 _PARAMETERS = f"{LEARNER}.params"
 _OF_MACHINE = ("process/", "machine/", "gpu/", "device/")
@@ -123,9 +122,9 @@ def _inspection(path: Path, checkpoint: Path | None, run: Path | None) -> Inspec
         agent=str(metadata.get("agent_name") or ""),
         parameters=tuple(row for name, row in rows.items() if name.startswith(_PARAMETERS)),
         others=tuple(row for name, row in rows.items() if not name.startswith(_PARAMETERS)),
-        experiment=_part(metadata, "experiment"),
-        spec=_part(metadata, "env_spec"),
-        versions=_part(manifest, "versions"),
+        experiment=as_dict(metadata.get("experiment")),
+        spec=as_dict(metadata.get("env_spec")),
+        versions=as_dict(manifest.get("versions")),
         health=health,
         machine={} if run is None else _machine(run),
     )
@@ -194,12 +193,6 @@ def _verify(path: Path) -> dict[str, Any]:
 def _json(path: Path) -> dict[str, Any]:
     """Returns the object of a JSON file; {} if it is missing or invalid, which `RunSummary.problem` reports."""
     try:
-        data = read_json(path)
+        return as_dict(read_json(path))
     except UserError:
         return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _part(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
-    part = metadata.get(name)
-    return part if isinstance(part, dict) else {}

@@ -32,9 +32,10 @@ def read_population(directory: Path) -> dict[str, Any]:
         UserError: there is no state file, or it is damaged or of another version.
     """
     file = next((file for file in FILES if (directory / file).is_file()), "population.json")
-    state = read_json(directory / file)
+    state, kind = read_json(directory / file), FILES[file]
+    empty = {"kind": kind, "payoffs": [], "payoff": "", "ratings": [], "errors": []}
     try:
-        return {"pbt": _pbt, "psro": _psro, "league": _league}[FILES[file]](state)
+        return empty | {"pbt": _pbt, "psro": _psro, "league": _league}[kind](state)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{directory / file} is damaged or of another version of jaxsrl: expected the state of a population, "
@@ -55,7 +56,7 @@ def _pbt(state: Mapping[str, Any]) -> dict[str, Any]:
         for number, entries in enumerate(state["history"])
         for member, entry in enumerate(entries)
     ]
-    return _population("pbt", runs, "mean return")
+    return {"runs": runs, "score": "mean return"}
 
 
 def _psro(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +65,8 @@ def _psro(state: Mapping[str, Any]) -> dict[str, Any]:
         {"name": f"policy{n:03d}", "round": n, "player": "policy", "parent": None, "score": weight, "options": {}}
         for n, weight in enumerate(weights)
     ]
-    return _population("psro", runs, "weight in the newest mixture", state["payoffs"], "mean return")
+    score = "weight in the newest mixture"
+    return {"runs": runs, "score": score, "payoffs": state["payoffs"], "payoff": "mean return"}
 
 
 def _league(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,19 +81,5 @@ def _league(state: Mapping[str, Any]) -> dict[str, Any]:
         }
         for policy, rating in zip(state["policies"], state["ratings"], strict=True)
     ]
-    population = _population("league", runs, "rating", state["points"], "points per game")
-    return population | {"ratings": state["ratings"], "errors": state["errors"]}
-
-
-def _population(
-    kind: str, runs: list[dict[str, Any]], score: str, payoffs: list[list[float]] | None = None, payoff: str = ""
-) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "runs": runs,
-        "score": score,
-        "payoffs": payoffs or [],
-        "payoff": payoff,
-        "ratings": [],
-        "errors": [],
-    }
+    games = {"payoffs": state["points"], "payoff": "points per game"}
+    return {"runs": runs, "score": "rating", **games, "ratings": state["ratings"], "errors": state["errors"]}

@@ -79,9 +79,24 @@ def find_runs(directory: Path) -> list[Path]:
     return sorted(iterate_runs(directory))
 
 
-def iterate_runs(directory: Path) -> Iterator[Path]:
-    """Yields the directories of `find_runs` in any order; skips missing and unreadable ones. Links are not followed."""
-    return _iterate_runs(directory, _DEPTH)
+def iterate_runs(directory: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """Yields the directories of `find_runs` in any order; skips missing and unreadable ones. Links are not followed.
+
+    Args:
+        directory: a run, or a directory that has runs in it.
+        depth: levels below it that are searched.
+    """
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return  # removed or unreadable
+    if any(entry.name in (CONFIG, RECORDS) for entry in entries):
+        yield directory
+        return
+    for entry in entries if depth else ():
+        may_have_runs = not entry.name.startswith(".") and entry.name not in _NO_RUNS_INSIDE
+        if may_have_runs and entry.is_dir(follow_symlinks=False):
+            yield from iterate_runs(Path(entry.path), depth - 1)
 
 
 def run_name(run: Path, root: Path) -> str:
@@ -136,8 +151,8 @@ def summarize_records(
         problem: which file is unreadable.
         now: seconds since 1970; None for the clock's time.
     """
-    experiment = _dict(config.get("experiment"))
-    run, env = _dict(experiment.get("run")), _dict(experiment.get("env"))
+    experiment = as_dict(config.get("experiment"))
+    run, env = as_dict(experiment.get("run")), as_dict(experiment.get("env"))
     seed = run.get("seed")
     checkpoint = max(checkpoint_steps(directory), default=None)
     update = max(int(records.last("update") or 0), checkpoint or 0)
@@ -150,7 +165,7 @@ def summarize_records(
         progress=min(1.0, update / total) if total else None,
         best_return=records.best(RETURN),
         last_return=records.last(RETURN),
-        env=str(_dict(config.get("env_spec")).get("env_id") or env.get("id") or ""),
+        env=str(as_dict(config.get("env_spec")).get("env_id") or env.get("id") or ""),
         agent=str(config.get("agent_name") or ""),
         plan=str(run.get("plan") or ""),
         seed=seed if isinstance(seed, int) else None,
@@ -215,7 +230,7 @@ def _is_offline(run: dict[str, Any]) -> bool:
 def _steps_per_update(run: dict[str, Any]) -> int:
     """Returns the env steps of an update, or the gradient steps with plan `offline`; 0 if the configuration is incomplete."""
     if _is_offline(run):
-        steps = _dict(run.get("dataset")).get("gradient_steps_per_update")
+        steps = as_dict(run.get("dataset")).get("gradient_steps_per_update")
         return steps if isinstance(steps, int) else 0
     sizes = run.get("num_envs"), run.get("rollout_length")
     return sizes[0] * sizes[1] if all(isinstance(size, int) for size in sizes) else 0  # pyright: ignore
@@ -226,7 +241,7 @@ def _recent_seconds(run: dict[str, Any]) -> float:
 
     An update and a checkpoint may take as long as `jaxsrl control` waits for them.
     """
-    interval = _dict(run.get("metrics")).get("interval_seconds")
+    interval = as_dict(run.get("metrics")).get("interval_seconds")
     return max(TIMEOUT_SECONDS, _RECENT_INTERVALS * interval if isinstance(interval, int | float) else 0.0)
 
 
@@ -246,19 +261,6 @@ def _changed(path: Path) -> float | None:
         return None
 
 
-def _iterate_runs(directory: Path, depth: int) -> Iterator[Path]:
-    try:
-        entries = list(os.scandir(directory))
-    except OSError:
-        return  # removed or unreadable
-    if any(entry.name in (CONFIG, RECORDS) for entry in entries):
-        yield directory
-        return
-    for entry in entries if depth else ():
-        may_have_runs = not entry.name.startswith(".") and entry.name not in _NO_RUNS_INSIDE
-        if may_have_runs and entry.is_dir(follow_symlinks=False):
-            yield from _iterate_runs(Path(entry.path), depth - 1)
-
-
-def _dict(value: Any) -> dict[str, Any]:
+def as_dict(value: Any) -> dict[str, Any]:
+    """Returns a JSON object, or {} for what is none."""
     return value if isinstance(value, dict) else {}

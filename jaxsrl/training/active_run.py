@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -23,43 +23,11 @@ from jaxsrl.training.run_state import state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
 
+if TYPE_CHECKING:
+    from jaxsrl.training.train import TrainingLoop
+
 STAGE = "env.stage"
 _WAIT_SECONDS = 0.05
-
-
-class Loop(Protocol):
-    """The training loop, as an ActiveRun uses it."""
-
-    stop_reason: str
-
-    def should_stop(self) -> bool:
-        """Returns whether to stop before the next update."""
-        ...
-
-    def request_stop(self, reason: str) -> None:
-        """Stops all learner processes before the same update."""
-        ...
-
-    @property
-    def is_alone(self) -> bool:
-        """True for a run of one learner process."""
-        ...
-
-    def save_now(self) -> bool:
-        """Writes a checkpoint; returns whether it was written."""
-        ...
-
-    def mark_unsaved(self) -> None:
-        """Makes the next save write a checkpoint, although no update follows the newest one."""
-        ...
-
-    def forgive_wait(self) -> None:
-        """Excludes the time since the last progress from the deadline of a stalled run."""
-        ...
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Calls a function of every callback."""
-        ...
 
 
 class ActiveRun:
@@ -73,7 +41,7 @@ class ActiveRun:
     """
 
     def __init__(
-        self, setup: TrainingSetup, trainable: Trainable, learner: AnyLearner, sinks: Sinks, loop: Loop
+        self, setup: TrainingSetup, trainable: Trainable, learner: AnyLearner, sinks: Sinks, loop: "TrainingLoop"
     ) -> None:
         self.directory: Path = setup.directory.path
         self.config: RunConfig = setup.config

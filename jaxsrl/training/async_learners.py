@@ -12,8 +12,9 @@ import numpy as np
 from agents.api import Array, GradientSteps, LearnerState, Metrics, Params
 from envpool_bridge.shm.slots import SlotViews, copy_slot
 from jaxsrl.collect.pool import PoolCollector
+from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
-from jaxsrl.learner.loop import LearnerStats, ObserveSlots
+from jaxsrl.learner.loop import HostLearner, ObserveSlots
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.async_replica import AsynchronousReplica
 from jaxsrl.learner.parameter_server.async_server import ParameterServer
@@ -45,15 +46,11 @@ class ReplicaSetup:
     timeout_seconds: float = 1800.0
 
 
-class AsynchronousLearners:
-    """Stands in for `Learner`: an update is done when every replica has completed a trajectory.
+class AsynchronousLearners(HostLearner):
+    """Counterpart of `Learner`: an update is done when every replica has completed a trajectory.
 
-    Attributes:
-        num_updates: that `step` has returned.
-        metrics: of the newest trajectory of any replica, on the server's device.
-        stats: totals; `busy_seconds` are means over replicas.
-        previous_params: parameters one update before the newest.
-        too_many_nonfinite: whether too many updates in a row were skipped because they were not finite.
+    `metrics` are of the newest trajectory of any replica, on the server's device; an update was skipped if a trajectory of any
+    replica was. `stats.busy_seconds` are means over replicas.
     """
 
     def __init__(
@@ -64,11 +61,8 @@ class AsynchronousLearners:
         lifecycle: Lifecycle,
         watch: FiniteWatch | None = None,
     ) -> None:
+        super().__init__(int(progress.state.num_updates))
         self._source, self._lifecycle, self._watch = source, lifecycle, watch
-        self.too_many_nonfinite = False
-        self.num_updates = int(progress.state.num_updates)
-        self.metrics: Metrics = {}
-        self.stats = LearnerStats()
         self.published, self.previous_params = progress.state.params, progress.previous_params
         source.publish(self.num_updates, jax.device_put(progress.state.params, setup.device))
         count = len(setup.meshes)
@@ -86,18 +80,18 @@ class AsynchronousLearners:
             AsynchronousReplica(setup.steps, mesh, self._server, index, setup.update_key)
             for index, mesh in enumerate(setup.meshes)
         ]
-        self._first = self.num_updates
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()  # notified when a replica has noted its metrics
         self._seen: dict[int, dict[int, SlotViews]] = {}  # by sequence and replica, until every replica is through
+        self._skipped: dict[int, list[Metrics]] = {}  # `SKIPPED` of each replica's trajectory, by sequence
         self._started = False
 
     @property
-    def state(self) -> LearnerState:
+    def state(self) -> LearnerState:  # pyright: ignore[reportIncompatibleVariableOverride]  the server has it
         """Returns the server's state, with the updates that `step` has returned."""
         return dataclasses.replace(self._server.state(), num_updates=np.int32(self.num_updates))
 
     def step(self, observe: ObserveSlots) -> bool:
-        """Takes in the next update, if it is done within a short wait; starts the replicas if need be."""
+        # The first call starts the replicas.
         if not self._started:
             self._started = True
             for index in range(len(self._replicas)):
@@ -105,20 +99,28 @@ class AsynchronousLearners:
         if self._server.wait_update(self.num_updates, _WAIT_SECONDS) <= self.num_updates:
             return False
         with self._lock:
-            slots = self._seen.pop(self.num_updates)
+            # The server completes an update just before the thread of the last replica notes its metrics.
+            if not self._lock.wait_for(self._all_noted, _WAIT_SECONDS):
+                return False
+            slots, skipped = self._seen.pop(self.num_updates), self._skipped.pop(self.num_updates)
         observe([slots[index] for index in range(len(self._replicas))])
         self.num_updates += 1
         self.stats.updates += 1
         counters = {name: jnp.float32(value) for name, value in self._server.counters.values().items()}
+        # Of this update alone: the replicas may be several ahead.
+        any_skipped = jax.tree.map(lambda *flags: jnp.stack(flags).max(), *skipped)
         with self._lock:
-            self.metrics = {**self.metrics, **counters}
+            self.metrics = {**self.metrics, **counters, **any_skipped}
         if self._watch is not None:
             self.too_many_nonfinite = self._watch.observe(self.metrics, (), wait=True)
             self.stats.skipped = self._watch.skipped
         return True
 
+    def _all_noted(self) -> bool:
+        return len(self._skipped.get(self.num_updates, ())) == len(self._replicas)
+
     def totals(self) -> dict[str, float]:
-        """Returns seconds since the start, by metric name: mean over replicas that they waited, and that the server was held."""
+        """Returns seconds since the start that replicas waited, their mean, and that the server was held; and gradients pushed."""
         waited = self._source.totals()["learner/wait_seconds"] / len(self._replicas)
         pushed = float(self._server.counters.applied + self._server.counters.dropped)
         return {
@@ -128,7 +130,6 @@ class AsynchronousLearners:
         }
 
     def waits(self) -> list[str]:
-        """Describes how far each replica is, one sentence each; from any thread, without a wait."""
         completed = map(self._server.trajectories_completed, range(len(self._replicas)))
         return [
             f"replica {index} has not completed its trajectory of update {count + 1}"
@@ -136,13 +137,13 @@ class AsynchronousLearners:
             if count <= self.num_updates
         ]
 
-    def restore_learned(self, state: LearnerState) -> None:
+    def restore_learned(self, learned: LearnerState) -> None:
         """Raises: replicas push at their own pace, and what they are computing cannot be called back.
 
         Raises:
             NotFiniteError: always.
         """
-        del state
+        del learned
         raise NotFiniteError(
             "asynchronous replicas cannot be rolled back: use --learner.gradients synchronous, or resume the run"
         )
@@ -175,6 +176,9 @@ class AsynchronousLearners:
         lag = sequence - slot.policy_version
         with self._lock:
             self.metrics = {**self.metrics, **metrics}
+            skipped = {name: value for name, value in metrics.items() if name.endswith(SKIPPED)}
+            self._skipped.setdefault(sequence, []).append(skipped)
+            self._lock.notify_all()
             self.stats.busy_seconds += seconds / count
             self.stats.lag_sum += float(np.mean(lag)) / count
             self.stats.lag_max = max(self.stats.lag_max, int(lag.max()))

@@ -8,7 +8,7 @@ from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.groups.mesh import GroupMeshes
 from jaxsrl.learner.host_replay import HostReplay
 from jaxsrl.learner.loop import HostLearner, Learner
-from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
 from jaxsrl.learner.parameter_server.synchronous import SynchronousUpdate
 from jaxsrl.learner.recent_trajectories import RecentTrajectories, ReusingLearner
 from jaxsrl.plan.fragment import Carries, WhenFull
@@ -43,15 +43,17 @@ def make_learner(
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)
     trajectories = plan.channel(Carries.TRAJECTORIES)
     drops = trajectories is not None and trajectories.when_full is WhenFull.DROP_OLDEST
+
+    def learner(mesh: LearnerMesh, update: KeyedUpdate) -> Learner:
+        return Learner(mesh, source, progress.state, update, progress.previous_params, drops, watch)
+
     if replay is not None:
-        return Learner(replay.mesh, source, progress.state, replay, progress.previous_params, drops, watch)
+        return learner(replay.mesh, replay)
     if not isinstance(agent, Agent):
         raise TypeError(f"agent {agent.name} has no replay around it")
     if learns_by_group(plan):
         meshes = GroupMeshes(agent.groups, {learner.group: devices_of(learner) for learner in plan.learners})
-        return Learner(
-            meshes, source, progress.state, meshes.jit_update(agent, update_key), progress.previous_params, drops, watch
-        )
+        return learner(meshes, meshes.jit_update(agent, update_key))
     devices = devices_of(plan.learner)
     if server is None or gradients is None:
         mesh = LearnerMesh(devices)
@@ -59,13 +61,12 @@ def make_learner(
         if trajectories is not None and trajectories.kept:
             recent = RecentTrajectories(source, trajectories.kept, trajectories.reuses, plan.max_policy_lag)
             return ReusingLearner(mesh, source, progress.state, update, recent, progress.previous_params, watch)
-        return Learner(mesh, source, progress.state, update, progress.previous_params, drops, watch)
+        return learner(mesh, update)
     steps = gradient_steps_of(agent, plan)
     device = devices_of(server)[0]
     if gradients.synchronous:
         mesh = LearnerMesh(devices)
-        update = SynchronousUpdate(steps, mesh, device, update_key)
-        return Learner(mesh, source, progress.state, update, progress.previous_params, drops, watch)
+        return learner(mesh, SynchronousUpdate(steps, mesh, device, update_key))
     if not isinstance(source, PoolCollector):
         raise UserError(f"plan {plan.name}: asynchronous replicas need environment processes of their own")
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]

@@ -38,7 +38,7 @@ class CollectorFactory:
         if isinstance(plan.environments.placement, InProcess):
             return SerialCollector(config, devices_of(plan.inference)[0])
         if isinstance(plan.inference.placement, Processes):
-            return ActorCollector(config, lifecycle)
+            return ActorCollector(config)
         return PoolCollector(config, device_of_each_replica(plan.inference), lifecycle)
 
     def make_replay(self, saved: Arrays | None) -> HostReplay | None:
@@ -54,11 +54,11 @@ class CollectorFactory:
         agent, plan = setup.agent, setup.plan
         if not isinstance(agent, ReplayAgent):
             return None
-        shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
         replay = self.open_replay(agent)
         if saved is not None and holds_replay(saved):
+            shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
             own = own_replay(agent.data, setup.config.dataset)
-            replay.restore(restore_buffer(buffer_shapes(own, shapes), saved))
+            replay.experience.restore(restore_buffer(buffer_shapes(own, shapes), saved))
         return replay
 
     def open_replay(self, agent: ReplayAgent) -> HostReplay:

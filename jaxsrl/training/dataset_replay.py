@@ -10,7 +10,7 @@ import numpy as np
 from agents.api import EPISODE_STEP, RETURN_TO_GO, AnyAgent, Replay, ReplayAgent, Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, describe_leaves, num_frames
-from envpool_bridge.spec.tree import items, leaves, shown_path
+from envpool_bridge.spec.tree import items, leaves, map_leaves, shown_path
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.parts import DatasetConfig
 from jaxsrl.config.run_config import RunConfig
@@ -19,6 +19,7 @@ from jaxsrl.datasets.hindsight import episode_values, with_last_step
 from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.plan import Plan
 from jaxsrl.replay.fixed import FixedReplayClient, choose_num_joined
+from jaxsrl.replay.sizes import is_recurrent
 
 
 def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
@@ -63,7 +64,7 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
     if not isinstance(agent, ReplayAgent):
         raise UserError(f"a dataset is for agents that learn from replay: {agent.name} does not; use another algorithm")
     dataset = with_last_step(open_dataset(path), spec)
-    if not agent.data.whole_episodes and any(leaf.ndim > 1 for leaf in jax.tree.leaves(agent.initial_agent_state(1))):
+    if not agent.data.whole_episodes and is_recurrent(agent.initial_agent_state(1)):
         raise UserError(
             f"a dataset has no recurrent states, which agent {agent.name} needs: use a network without a core"
         )
@@ -111,11 +112,7 @@ def _bounds(leaf: ArraySpec) -> list[np.ndarray]:
 
 
 def _forms(spec_tree: Any) -> Any:
-    return jax.tree.map(
-        lambda leaf: (leaf.stored_shape, leaf.dtype, getattr(leaf, "num_values", None)),
-        spec_tree,
-        is_leaf=lambda node: hasattr(node, "stored_shape"),
-    )
+    return map_leaves(lambda leaf: (leaf.stored_shape, leaf.dtype, getattr(leaf, "num_values", None)), spec_tree)
 
 
 def make_fixed_client(

@@ -162,7 +162,7 @@ class HostTrainable(Trainable):
             differs |= (seen != wanted).reshape(len(differs), -1).any(1)
         rows = np.flatnonzero(differs & ~log.restarted).tolist()
         if rows:
-            learner: Any = self.learner
+            learner = self.learner
             if holds_buffer(learner.state.extra):
                 learner.state = cut_experience(self._setup.agent, learner.state, differs)
             self._setup.log(
@@ -203,7 +203,7 @@ class HostTrainable(Trainable):
         previous_params = self.learner.previous_params if self._setup.plan.max_policy_lag == 1 else None
         arrays = to_arrays(self.learner.state, previous_params, progress.episodes, progress.log, with_replay)
         if self._replay is not None and with_replay:
-            arrays |= buffer_to_arrays(self._replay.to_arrays())
+            arrays |= buffer_to_arrays(self._replay.experience.to_arrays())
         return arrays
 
     def episode_metrics(self) -> dict[str, float]:

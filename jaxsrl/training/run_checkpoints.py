@@ -186,7 +186,7 @@ class RunCheckpoints:
     def _validate_fit(self, forms: Mapping[str, Form]) -> None:
         try:
             validate_learner(self._setup.agent, self._setup.keys.init, forms)
-            if any(name.startswith(REPLAY) for name in forms):
+            if holds_replay(forms):
                 validate_match(self._replay_forms(), forms, REPLAY)
         except UserError as error:
             raise UserError(

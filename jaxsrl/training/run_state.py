@@ -11,7 +11,7 @@ import numpy as np
 from agents.api import Agent, AnyAgent, LearnerState, Params, ReplayAgent, Trajectory
 from envpool_bridge.envs.protocol import EpisodeReset, first_stages
 from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY
+from jaxsrl.checkpoints.names import BEHIND, EPISODES, LEARNER, LOG, REPLAY, ROWS
 from jaxsrl.checkpoints.partial_restore import restore_matching
 from jaxsrl.checkpoints.schema import Form, validate_match
 from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
@@ -22,7 +22,6 @@ from jaxsrl.metrics.episodes import EpisodeTracker, row_groups
 from jaxsrl.replay.client import buffer_shapes
 from jaxsrl.replay.state import ReplayExtra, experience, holds_buffer, inner_state, join_extra
 
-_DEVICE_ROWS = "rows"  # of `jaxsrl.device_loop.checkpoint_rows`
 _STEPS, _STAGES = "steps", "stages"
 
 
@@ -141,7 +140,7 @@ def rows_fit(arrays: Arrays, agent: AnyAgent, num_rows: int, spec: EnvSpec) -> b
 
 def without_rows(arrays: Arrays) -> Arrays:
     """Returns a checkpoint's arrays but for those of episodes in progress, of any kind of plan."""
-    return {name: x for name, x in arrays.items() if not name.startswith((EPISODES, LOG, _DEVICE_ROWS))}
+    return {name: x for name, x in arrays.items() if not name.startswith((EPISODES, LOG, ROWS))}
 
 
 def learner_that_fits(arrays: Arrays, fresh: LearnerState) -> tuple[Arrays, list[str]]:
@@ -161,9 +160,9 @@ def without_replay(arrays: Arrays) -> Arrays:
     return {name: x for name, x in arrays.items() if not name.startswith(REPLAY)}
 
 
-def holds_replay(arrays: Arrays) -> bool:
-    """Returns whether a checkpoint holds experience."""
-    return any(name.startswith(REPLAY) for name in arrays)
+def holds_replay(names: Iterable[str]) -> bool:
+    """Returns whether a checkpoint with arrays of these names holds experience."""
+    return any(name.startswith(REPLAY) for name in names)
 
 
 def validate_learner(agent: AnyAgent, key: jax.Array, checkpoint: Mapping[str, Form]) -> None:

@@ -1,27 +1,27 @@
 """Recording of all steps of a run into a dataset, while the run trains."""
 
+import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from agents.api import Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.slots import SlotViews
-from envpool_bridge.spec.tree import leaves, map_leaves
+from envpool_bridge.spec.tree import leaves
 from jaxsrl.checkpoints.run_directory import CONFIG
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.datasets.dataset import open_dataset
 from jaxsrl.datasets.manifest import Manifest, read_manifest
 from jaxsrl.datasets.writer import DatasetWriter, is_dataset
-from jaxsrl.plan.fragment import Devices
+from jaxsrl.learner.mesh import as_trajectory
 from jaxsrl.plan.plan import Plan
+from jaxsrl.replay.fixed import join_rows
 from jaxsrl.replay.host.storage import continuing_rows
+from jaxsrl.training.preflight import runs_on_device
 from jaxsrl.training.setup import TrainingSetup
 
 _MAX_PENDING = 2  # copies of slots that wait for the disk
@@ -89,17 +89,11 @@ class StepRecorder:
 
 def copy_steps(slots: Sequence[SlotViews]) -> Trajectory:
     """Returns a copy of the steps of slots, whose rows follow each other, without recurrent states. Frames are single."""
-
-    def joined(*arrays: np.ndarray) -> Any:
-        return np.concatenate(arrays, axis=1)
-
-    names = ("is_first", "reward", "terminated", "truncated", "valid", "policy_version")
-    return Trajectory(
-        observation=map_leaves(joined, *[slot.observation for slot in slots]),
-        action=map_leaves(joined, *[slot.action for slot in slots]),
-        extras={name: joined(*[slot.extras[name] for slot in slots]) for name in slots[0].extras},
-        agent_state=(),
-        **{name: joined(*[getattr(slot, name) for slot in slots]) for name in names},
+    return join_rows(
+        [
+            dataclasses.replace(as_trajectory(slot), observation=slot.observation, is_first=slot.is_first)  # pyright: ignore[reportArgumentType]
+            for slot in slots
+        ]
     )
 
 
@@ -183,10 +177,9 @@ def check_recording(config: RunConfig, plan: Plan) -> None:
     """Raises UserError where no thread of the run has all steps in its host's memory."""
     if not config.record:
         return
-    on_devices = isinstance(plan.environments.placement, Devices)
     on_node = plan.replay is not None and bool(plan.replay.nodes)
     at_own_pace = plan.parameter_server is not None and config.learner.gradients == "asynchronous"
-    if plan.is_offline or on_devices or on_node or at_own_pace or config.distributed.is_on:
+    if plan.is_offline or runs_on_device(plan) or on_node or at_own_pace or config.distributed.is_on:
         raise UserError(
             f"plan {plan.name}: run.record needs all steps in the memory of one learner process: use --plan "
             f"single_learner_fine without --distributed, or record the trained policy with jaxsrl record"

@@ -30,25 +30,14 @@ _PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "sl
 """Last parts of the names of totals that grow only while the run makes progress; counts of failures grow without."""
 
 
-def train(
-    setup: TrainingSetup,
-    trainable: Trainable,
-    coordinator: Coordinator | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> RunReport:
-    """Trains one run, from its newest checkpoint if it has any.
+class TrainingLoop:
+    """One run; `run` is called once. Thread-safety: one thread, except `counts` and `waits`.
 
     Args:
         setup: of the run.
         trainable: the learner with its environments.
-        coordinator: of the learner processes; None for a run of one process.
+        coordinator: of the learner processes.
         callbacks: called while it trains, in this order.
-    """
-    return TrainingLoop(setup, trainable, coordinator or Coordinator(), callbacks).run()
-
-
-class TrainingLoop:
-    """One run; `run` is called once. Thread-safety: one thread, except `counts` and `waits`.
 
     Attributes:
         stop_reason: why a stop rule or a callback ends the run; "" while none does.
@@ -71,7 +60,7 @@ class TrainingLoop:
         self._watchdog = Watchdog(limit, self.counts, self.waits, setup.directory.log)
 
     def run(self) -> RunReport:
-        """Trains until the budget is spent or a stop is requested."""
+        """Trains from the newest checkpoint, if there is any, until the budget is spent or a stop is requested."""
         setup, config, trainable = self._setup, self._setup.config, self._trainable
         first = trainable.restore_or_init(self._checkpoints.restore())
         setup.directory.record(setup.identity, plan_to_json(setup.plan))

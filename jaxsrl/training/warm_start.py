@@ -4,19 +4,18 @@ import re
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import CorruptCheckpointError
 from jaxsrl.checkpoints.names import LEARNER
+from jaxsrl.checkpoints.partial_restore import MOST_SHOWN, array_form, list_some
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
 _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
-_MOST_SHOWN = 20
 _LEARNER = {"params/learner/": "params/", "extra/agent/": "extra/"}
 """Prefixes of the learner of a run with a pool of past selves, and without one."""
 _POOL = ("params/slots/", "params/members", "extra/library/")
@@ -58,12 +57,12 @@ def warm_start(
             arrays[name] = value
             count += 1
         else:
-            got = "it has none" if value is None else f"got {_form(value)}"
-            skipped.append(f"{path}: expected {_form(initial)}, {got}")
+            got = "it has none" if value is None else f"got {array_form(value)}"
+            skipped.append(f"{path}: expected {array_form(initial)}, {got}")
     if not count:
-        listed = "\n  ".join(skipped[:_MOST_SHOWN]) or f"no path matches {', '.join(config.init_only)}"
+        listed = "\n  ".join(skipped[:MOST_SHOWN]) or f"no path matches {', '.join(config.init_only)}"
         raise UserError(f"run.init_from: nothing of {saved.checkpoint} fits this run:\n  {listed}")
-    return arrays, _format_report(saved.checkpoint, count, skipped)
+    return arrays, list_some(f"starts with {count} of {count + len(skipped)} arrays of {saved.checkpoint}", skipped)
 
 
 def array_path(name: str) -> str:
@@ -96,13 +95,3 @@ def _lookup(source: Mapping[str, np.ndarray], path: str, policies: Collection[st
     part, _, rest = path.partition("/")
     policy, _, of_policy = rest.partition("/")
     return source.get(f"{part}/{of_policy}") if policy in policies else None
-
-
-def _format_report(checkpoint: Path, count: int, skipped: list[str]) -> str:
-    more = [f"... and {len(skipped) - _MOST_SHOWN} more"] if len(skipped) > _MOST_SHOWN else []
-    head = f"starts with {count} of {count + len(skipped)} arrays of {checkpoint}" + (":" if skipped else "")
-    return "\n  ".join([head, *skipped[:_MOST_SHOWN], *more])
-
-
-def _form(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}"

@@ -14,9 +14,10 @@ import numpy as np
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import write_json
-from jaxsrl.machine.run_tasks import Task, run_tasks
+from jaxsrl.config.serialization import to_json
+from jaxsrl.machine.run_tasks import Task
 from jaxsrl.population.ratings import Results, fit_bradley_terry
-from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task
+from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task, validate_games
 from jaxsrl.tune.matchmaking import ONLY_ITSELF, Entry, Match, Role, choose_opponents, starts_again
 
 STATE = "league.json"
@@ -61,10 +62,7 @@ class LeagueConfig:
                 f"a league has at least one round, env step, main agent and slot; exploiters and seed are not negative: got "
                 f"{', '.join(map(str, counts))}, {self.main_exploiters}, {self.league_exploiters}, {self.seed}"
             )
-        if self.games < 2 or self.games % 2:
-            raise UserError(
-                f"half of the games of a pair are from each side: expected an even number, got {self.games}"
-            )
+        validate_games(self.games)
         if self.rule not in ("league", "fcp") or (self.rule == "fcp" and self.rounds < 2):
             raise UserError(
                 f"rule must be league, or fcp with at least two rounds: got {self.rule!r} with {self.rounds} rounds"
@@ -92,8 +90,7 @@ class League:
         config: settings.
         play: plays the games.
         show: receives lines.
-        train: runs the commands of a round; None for processes.
-        at_once: runs at the same time.
+        train: runs the commands of a round.
 
     Raises:
         UserError: the directory is of other settings.
@@ -105,22 +102,12 @@ class League:
         config: LeagueConfig,
         play: Play,
         show: Callable[[str], None],
-        train: Train | None = None,
-        at_once: int = 1,
+        train: Train,
     ) -> None:
-        self._directory, self._config, self._play, self._show = directory, config, play, show
-        self._train = train or (lambda tasks: run_tasks(tasks, at_once, show))
-        settings = {**dataclasses.asdict(config), "flags": [*config.flags]}
+        self._directory, self._config, self._play, self._show, self._train = directory, config, play, show, train
         may_grow = "rounds" if config.rule == "league" else ""
-        initial: dict[str, Any] = {
-            "rounds": 0,
-            "policies": [],
-            "points": [],
-            "returns": [],
-            "ratings": [],
-            "errors": [],
-        }
-        self.state = open_state(directory / STATE, settings, initial, may_grow)
+        initial = {"rounds": 0, "policies": [], "points": [], "returns": [], "ratings": [], "errors": []}
+        self.state = open_state(directory / STATE, to_json(config), initial, may_grow)
 
     def run(self) -> int:
         """Runs all rounds that are missing; returns 0, or the status of a round that was stopped."""
@@ -186,10 +173,8 @@ class League:
         pairs = [(new, other) for new in range(before, len(known)) for other in range(new)]
         runs = [self._directory / policy["name"] for policy in known]
         points, returns = np.full((len(known), len(known)), 0.5), np.zeros((len(known), len(known)))
-        points[:before, :before], returns[:before, :before] = (
-            self.points,
-            np.array(self.state["returns"]).reshape(before, before),
-        )
+        points[:before, :before] = self.points
+        returns[:before, :before] = np.array(self.state["returns"]).reshape(before, before)
         if pairs:
             new_points, new_returns = self._play(runs, pairs, self._config.games, self._config.seed)
             for new, other in pairs:

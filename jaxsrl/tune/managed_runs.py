@@ -108,6 +108,12 @@ def validate_single(run: RunConfig, kind: str, space: Iterable[str] = ()) -> Non
         raise UserError(f"a {kind} is one run without a dataset: expected a space without {', '.join(shared)}")
 
 
+def validate_games(games: int) -> None:
+    """Raises UserError unless the number of games of a pair is positive and even."""
+    if games < 2 or games % 2:
+        raise UserError(f"half of the games of a pair are from each side: expected an even number, got {games}")
+
+
 def validate_start(made: Experiment) -> None:
     """Makes the agent and opens the dataset of a run, so that what no run can start with is rejected before the first one.
 
@@ -125,7 +131,7 @@ def validate_start(made: Experiment) -> None:
     make_callbacks(config, agent, source, made.env)
     if config.is_offline:
         plan = make_plan(config, Resources(num_cores=1, platform="cpu", num_devices=1))  # of any machine
-        plan = add_agent_fragments(plan, agent, config.local_replay_memory, *config.replay.preparation)
+        plan = add_agent_fragments(plan, agent, config.replay)
         check_dataset(config, plan, agent, spec)
     elif config.dataset.path:
         open_for_agent(Path(config.dataset.path), agent, spec)

@@ -52,8 +52,7 @@ def connected_nodes(
         yield held.enter_context(processes_on_nodes(at_once, shared, show, limits))
 
 
-def train_on(nodes: NodeProcesses | None, at_once: int, show: Callable[[str], None]) -> Train | None:
-    """Returns a function that runs tasks on nodes; None without nodes."""
-    if nodes is None:
-        return None
-    return lambda tasks: run_tasks(tasks, at_once, show, start=nodes.start)
+def train_on(nodes: NodeProcesses | None, at_once: int, show: Callable[[str], None]) -> Train:
+    """Returns a function that runs tasks on nodes; without nodes, on this machine."""
+    start = None if nodes is None else nodes.start
+    return lambda tasks: run_tasks(tasks, at_once, show, start=start)

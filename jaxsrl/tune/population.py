@@ -16,8 +16,9 @@ import numpy as np
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.config.files import nest_options, option_name
+from jaxsrl.config.serialization import to_json
 from jaxsrl.experiment import Experiment
-from jaxsrl.machine.run_tasks import Task, run_tasks
+from jaxsrl.machine.run_tasks import Task
 from jaxsrl.runs.summary import checkpoint_steps, read_final_evaluation
 from jaxsrl.tune.managed_runs import OWNED_IN_ROUNDS, Train, open_state, train_task, validate_flags, validate_single
 from jaxsrl.tune.pbt import PBTConfig, choose, first_values
@@ -59,10 +60,6 @@ class PopulationConfig:
                 f"{self.rounds}, {self.env_steps}, {self.seed}"
             )
 
-    def parsed_space(self) -> Space:
-        """Returns the ranges and choices."""
-        return parse_space(self.space, "the space of the population")
-
 
 class Population:
     """Rounds of a population. One process at a time.
@@ -70,25 +67,16 @@ class Population:
     Args:
         directory: of the population; made if need be.
         config: settings.
-        at_once: runs at the same time.
         show: receives lines.
-        train: runs a round; None for processes.
+        train: runs a round.
 
     Raises:
         UserError: the directory holds a population with other settings.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        config: PopulationConfig,
-        at_once: int,
-        show: Callable[[str], None],
-        train: Train | None = None,
-    ) -> None:
-        self._directory, self._config, self._show = directory, config, show
-        self._train = train or (lambda tasks: run_tasks(tasks, at_once, show))
-        self._space = config.parsed_space()
+    def __init__(self, directory: Path, config: PopulationConfig, show: Callable[[str], None], train: Train) -> None:
+        self._directory, self._config, self._show, self._train = directory, config, show, train
+        self._space = parse_space(config.space, "the space of the population")
         self.state = self._open()
 
     def run(self) -> int:
@@ -107,7 +95,7 @@ class Population:
         values = first_values(self._space, self._config.members, self._random(0))
         initial = {"members": [{"values": own, "source": None} for own in values], "history": []}
         is_new = not path.is_file()
-        state = open_state(path, _as_json(self._config), initial, "rounds")
+        state = open_state(path, to_json(self._config), initial, "rounds")
         if is_new:
             write_json(path, state)
         return state
@@ -128,9 +116,8 @@ class Population:
         if entry["source"] is not None:
             source = self._directory / self._run_name(number - 1, entry["source"])
             flags += ["--run.init-from", str(source), "--run.init-optimizer"]
-        seed = (
-            config.seed + number * config.members + member
-        )  # a later round does not repeat the episodes of an earlier one
+        # A later round does not repeat the episodes of an earlier one.
+        seed = config.seed + number * config.members + member
         return train_task(self._directory, name, config.experiment, config.env_steps, seed, flags)
 
     def _finish_round(self, number: int) -> None:
@@ -192,10 +179,3 @@ def validate_members(made: Experiment, space: Space, flags: Sequence[str]) -> No
         raise UserError(
             "members need an evaluation after training: expected --eval.final-episodes of at least 1, got 0"
         )
-
-
-def _as_json(config: PopulationConfig) -> dict[str, Any]:
-    data = dataclasses.asdict(config)
-    rule = {**data["rule"], "factors": list(config.rule.factors)}
-    space = {name: dict(entry) for name, entry in config.space.items()}
-    return {**data, "rule": rule, "space": space, "flags": list(config.flags)}

@@ -15,17 +15,12 @@ import numpy as np
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import write_json
-from jaxsrl.machine.run_tasks import Task, run_tasks
-from jaxsrl.population.meta_game import Solver, nash, projected_replicator_dynamics, regret_matching, uniform
-from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task
+from jaxsrl.config.serialization import to_json
+from jaxsrl.machine.run_tasks import Task
+from jaxsrl.population.meta_game import SOLVERS
+from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task, validate_games
 
 STATE = "psro.json"
-SOLVERS: dict[str, Solver] = {
-    "nash": nash,
-    "uniform": uniform,
-    "replicator_dynamics": projected_replicator_dynamics,
-    "regret_matching": regret_matching,
-}
 _LEAST_WEIGHT = 1e-3  # of the largest; smaller ones become 0
 
 
@@ -59,10 +54,7 @@ class PSROConfig:
                 f"PSRO has at least one iteration, env step and slot, and a seed from 0: got {self.iterations}, "
                 f"{self.env_steps}, {self.slots}, {self.seed}"
             )
-        if self.games < 2 or self.games % 2:
-            raise UserError(
-                f"half of the games of a pair are from each side: expected an even number, got {self.games}"
-            )
+        validate_games(self.games)
         if self.solver not in SOLVERS:
             raise UserError(f"solver must be one of {', '.join(SOLVERS)}: got {self.solver!r}")
 
@@ -79,7 +71,7 @@ class PSRO:
         config: settings.
         play: plays the games.
         show: receives lines.
-        train: runs a command; None for a process.
+        train: runs a command.
 
     Raises:
         UserError: the directory is of other settings.
@@ -91,13 +83,11 @@ class PSRO:
         config: PSROConfig,
         play: PlayNewest,
         show: Callable[[str], None],
-        train: Train | None = None,
+        train: Train,
     ) -> None:
-        self._directory, self._config, self._play, self._show = directory, config, play, show
-        self._train = train or (lambda tasks: run_tasks(tasks, 1, show))
-        settings = {**dataclasses.asdict(config), "flags": [*config.flags]}
+        self._directory, self._config, self._play, self._show, self._train = directory, config, play, show, train
         initial: dict[str, Any] = {"payoffs": [], "mixtures": []}
-        self.state = open_state(directory / STATE, settings, initial, "iterations")
+        self.state = open_state(directory / STATE, to_json(config), initial, "iterations")
 
     @property
     def payoffs(self) -> np.ndarray:

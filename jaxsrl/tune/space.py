@@ -3,29 +3,13 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.files import flatten_options, option_name, read_mapping
 
 _RANGE = {"low", "high", "log", "step"}
 _EXPECTED = "{low = 1e-4, high = 1e-2, log = true}, {low = 1, high = 8, step = 1} or {choices = [32, 64]}"
-
-
-class Suggests(Protocol):
-    """Functions of optuna's Trial that the space uses."""
-
-    def suggest_categorical(self, name: str, choices: Any) -> Any:
-        """Returns one of the choices."""
-        ...
-
-    def suggest_int(self, name: str, low: int, high: int, *, step: int, log: bool) -> int:
-        """Returns an integer of the range, ends included."""
-        ...
-
-    def suggest_float(self, name: str, low: float, high: float, *, step: float | None, log: bool) -> float:
-        """Returns a number of the range, ends included."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +43,8 @@ class Range:
         """Returns the distance between two values; None for all numbers."""
         return self.step or (1 if self.is_integer else None)
 
-    def suggest(self, trial: Suggests, name: str) -> float:
-        """Returns the trial's value."""
+    def suggest(self, trial: Any, name: str) -> float:
+        """Returns the value that an optuna Trial chooses under this name."""
         if self.is_integer:
             return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.spacing or 1), log=self.log)
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
@@ -81,8 +65,8 @@ class Choices:
         """First value."""
         return self.values[0]
 
-    def suggest(self, trial: Suggests, name: str) -> Any:
-        """Returns the trial's value."""
+    def suggest(self, trial: Any, name: str) -> Any:
+        """Returns the value that an optuna Trial chooses under this name."""
         return self.values[trial.suggest_categorical(name, list(range(len(self.values))))]
 
 

@@ -13,7 +13,7 @@ from jaxsrl.metrics.record_file import ELAPSED, SPEED, RecordFile
 from jaxsrl.plan.drawing.svg import plan_as_svg
 from jaxsrl.plan.plan import plan_from_json
 from jaxsrl.runs.control import control_state
-from jaxsrl.runs.summary import RECORDS, last_log_lines, newest_change, summarize_records
+from jaxsrl.runs.summary import RECORDS, as_dict, last_log_lines, newest_change, summarize_records
 
 _LOG_BYTES = 64 * 1024
 
@@ -31,7 +31,7 @@ class RunFiles:
         """Returns the entry of the run list, from the records read so far; `name` is the run's name there."""
         config, records = self._json(CONFIG), self.records
         summary = dataclasses.asdict(summarize_records(self.path, name, config, records))
-        run = _dict(_dict(config.get("experiment")).get("run"))
+        run = as_dict(as_dict(config.get("experiment")).get("run"))
         return {
             **summary,
             "plan": summary["plan"] or str(self._json(PLAN).get("name") or ""),
@@ -49,8 +49,8 @@ class RunFiles:
         return finite(
             {
                 "path": str(self.path),
-                "experiment": _dict(config.get("experiment")),
-                "env_spec": _dict(config.get("env_spec")),
+                "experiment": as_dict(config.get("experiment")),
+                "env_spec": as_dict(config.get("env_spec")),
                 "evaluation": self._json("eval.json"),
                 "videos": self.videos(),
                 "log": self.log_lines(),
@@ -96,7 +96,7 @@ class RunFiles:
             with self._lock:
                 known = self._read.get(name)
                 if known is None or known[0] != written:
-                    known = (written, _dict(json.loads((self.path / name).read_text())))
+                    known = (written, as_dict(json.loads((self.path / name).read_text())))
                     self._read[name] = known
             return known[1]
         except (OSError, ValueError):
@@ -115,10 +115,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: "infinity", -math.inf: "-infinity"}.get(value, "nan")
     return value
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _number(value: Any) -> float | None:

@@ -124,7 +124,7 @@ def test_host_and_device_replay_sample_the_same(exponent, row):
         for slot in slots:
             on_device, _ = update(on_device, slot)
             on_host, _ = replay(on_host, slot)
-        saved = jax.tree.map(np.array, replay.to_arrays())
+        saved = jax.tree.map(np.array, replay.experience.to_arrays())
     finally:
         replay.close()
     kept = jax.device_get(on_device.extra.buffer)

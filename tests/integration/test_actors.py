@@ -25,7 +25,6 @@ from jaxsrl.collect.actor_pool import ActorCollector
 from jaxsrl.collect.collector import Collector, CollectorConfig
 from jaxsrl.collect.serial import SerialCollector
 from jaxsrl.learner.loop import Learner
-from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
@@ -47,7 +46,7 @@ def make_config(source, agent: Agent, lag: int, first_sequence: int = 0, plan_na
 
 
 def actors(source, agent: Agent, lag: int = 0) -> ActorCollector:
-    return ActorCollector(make_config(source, agent, lag), Lifecycle())
+    return ActorCollector(make_config(source, agent, lag))
 
 
 def params_of(agent: Agent, version: int):
@@ -89,7 +88,7 @@ def test_actors_collect_like_the_serial_loop(lag, first):
     agent = make_agent(CARTPOLE)
     serial = SerialCollector(make_config(CARTPOLE, agent, lag, first, "serial"), jax.local_devices()[0])
     expected, _ = collect(serial, agent, lag, first)
-    got, totals = collect(ActorCollector(make_config(CARTPOLE, agent, lag, first), Lifecycle()), agent, lag, first)
+    got, totals = collect(ActorCollector(make_config(CARTPOLE, agent, lag, first)), agent, lag, first)
     assert not all(slot["valid"].all() for slot in got)  # episodes ended
     for sequence, (mine, reference) in enumerate(zip(got, expected, strict=True), first):
         for name in EXACT:
@@ -183,7 +182,7 @@ def test_an_exception_of_an_environment_comes_back_with_its_row():
 def test_killed_actor_without_restarts_is_an_error():
     agent = make_agent(CARTPOLE)
     config = dataclasses.replace(make_config(CARTPOLE, agent, 0), supervision=SupervisorOptions(max_restarts=0))
-    source = ActorCollector(config, Lifecycle())
+    source = ActorCollector(config)
     try:
         source.publish(0, params_of(agent, 0))
         source.start(EpisodeReset((0,) * ROWS, (None,) * ROWS))

@@ -9,9 +9,9 @@ from agents.transforms.frame_stacking import stack_frames
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
-from envpool_bridge.envs.suites.atari import make_atari
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
+from tests.support.suite_envs import make_atari
 
 pytest.importorskip("ale_py")
 STEPS, ROWS = 30, 2

@@ -63,7 +63,7 @@ def test_bench_pool_reports_every_rival_as_json():
 
 def test_bench_pool_works_with_short_rounds():
     source = EnvConfig("CartPole-v1").source()
-    with jaxsrl.bench.pool._pool(source, source.spec(), PoolShape(1, 1, 1, 2, 32, 3)) as step:
+    with jaxsrl.bench.pool.step_pool(source, source.spec(), PoolShape(1, 1, 1, 2, 32, 3)) as step:
         turns, deadline = 0, time.monotonic() + 60.0
         while turns < 150:  # less than a rollout each, more than the ring in all
             assert time.monotonic() < deadline, f"no steps after {turns} turns"
@@ -192,7 +192,7 @@ def test_bench_plans_measures_every_named_plan(monkeypatch):
         return {**told, "plan": settings["changes"]["plan"], "workers": settings["workers"]}
 
     monkeypatch.setattr(jaxsrl.bench.plans, "run_apart", run_apart)
-    monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
+    monkeypatch.setattr(jaxsrl.bench.plans, "local_devices", lambda: ("cpu", 1, "cpu"))
     names = ("single_learner_fine", "multiple_learners", "device_only")
     rows = bench_plans(names, env_steps=100, num_envs=4)["plans"]
     assert [(row["plan"], row["devices"], row["workers"]) for row in rows] == [
@@ -204,7 +204,7 @@ def test_bench_plans_measures_every_named_plan(monkeypatch):
     assert [settings["num_cpu_devices"] for settings in asked] == [0, 2, 0]
     assert [settings["env_steps"] for settings in asked] == [100, 100, 1000]
     assert [settings["env"]["suite"] for settings in asked] == ["gymnasium", "gymnasium", "jax"]
-    monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("gpu", 1))
+    monkeypatch.setattr(jaxsrl.bench.plans, "local_devices", lambda: ("gpu", 1, "gpu"))
     with pytest.raises(UserError, match="central needs 2 devices, but there are 1 of gpu: set JAX_PLATFORMS=cpu"):
         bench_plans(("central",))
 

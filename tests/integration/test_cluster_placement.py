@@ -68,7 +68,7 @@ def test_waiting_run_reserves_no_resources(cluster, spreading):
 
     def wait_in_vain():
         hosts, servers = [Bundle(3), Bundle(3)], [Bundle(2, what=SERVERS)] * 2
-        with pytest.raises(UserError) as refused, engine_with_room(hosts, Reserving(spreading, 0.0, 30.0), servers):
+        with pytest.raises(UserError) as refused, engine_with_room(hosts, Reserving(spreading, 30.0), servers):
             pass
         said.append(str(refused.value))
 

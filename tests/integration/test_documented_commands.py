@@ -213,7 +213,7 @@ def test_every_benchmark_prints_in_both_forms(capsys, monkeypatch, bench):
 def test_long_benchmarks_print_text_and_json(capsys, monkeypatch, bench):
     for module, name, stub in STUBS[bench]:
         monkeypatch.setattr(module, name, stub)
-    monkeypatch.setattr(jaxsrl.bench.plans, "_devices", lambda: ("cpu", 1))
+    monkeypatch.setattr(jaxsrl.bench.plans, "local_devices", lambda: ("cpu", 1, "cpu"))
     in_both_forms(capsys, monkeypatch, bench)
 
 

@@ -41,7 +41,7 @@ def test_long(): raise AssertionError("never started")
 """,
         two="def test_other(size, row): row('size', size(10, 1))\n",
     )
-    ended = run_items(found, time.time() + 300, ENVIRONMENT)
+    ended = run_groups([[file] for file in found], time.time() + 300, ENVIRONMENT)
     rows = [line.split(" | ", 1)[1].rstrip(" |\n") for line in table_rows(ended, "today")]
     outcomes = {item["ended"].split("::")[1]: item["outcome"] for item in ended}
     assert outcomes == {
@@ -70,7 +70,7 @@ def test_hung_gpu_item_is_killed_and_later_ones_skipped(tmp_path, monkeypatch):
 
     lines = [{"collected": ["f::test_hangs", "f::test_never"]}, {"started": "f::test_hangs"}]
     monkeypatch.setattr(jaxsrl.bench.gpu, "_run_once", lambda *_: (lines, -9))
-    ended = run_items([file], time.time() - 1, ENVIRONMENT)
+    ended = run_items(file, time.time() - 1, ENVIRONMENT, threading.Event())
     assert {item["ended"]: (item["outcome"], item["message"]) for item in ended} == {
         "f::test_never": ("skipped", "not run: the deadline has passed"),
         "f::test_hangs": ("failed", "its process ended with status -9"),
@@ -123,7 +123,7 @@ def test_every_file_of_items_is_run():
 
 
 def test_a_file_that_cannot_be_imported_is_a_failed_item(tmp_path):
-    (ended,) = run_items(files(tmp_path, broken="import no_such_module\n"), time.time() + 300, ENVIRONMENT)
+    (ended,) = run_groups([files(tmp_path, broken="import no_such_module\n")], time.time() + 300, ENVIRONMENT)
     assert ended["outcome"] == "failed"
     assert "could not be collected" in ended["message"]
 
@@ -136,16 +136,17 @@ def test_failures_are_the_exit_status_and_all_rows_are_appended(tmp_path, monkey
         {"ended": "f::test_c", "outcome": "failed", "message": "it broke", "rows": [["c", "4 ms", ""]], "seconds": 0.1},
     ]
     monkeypatch.setattr(jaxsrl.bench.gpu, "_TABLE", table)
-    monkeypatch.setattr(jaxsrl.bench.gpu, "_DEVICE", "print('gpu|1 x H')")
+    monkeypatch.setattr(jaxsrl.bench.gpu, "local_devices", lambda environment: ("gpu", 1, "H"))
     monkeypatch.setattr(jaxsrl.bench.gpu, "run_groups", lambda *_: items)
     with pytest.raises(SystemExit) as ended:
         jaxsrl.bench.gpu.bench_gpu()
     assert ended.value.code == 1
     lines = table.read_text().splitlines()[2:]
-    assert [line.split(" | ")[1:] for line in lines] == [
-        ["1 x H", "a b", "passed", "3 s |"],
-        ["1 x H", "c", "4 ms", " |"],
-        ["1 x H", "c", "failed: it broke", " |"],
+    assert all(line.split(" | ")[1].startswith("1 x H, ") for line in lines)
+    assert [line.split(" | ")[2:] for line in lines] == [
+        ["a b", "passed", "3 s |"],
+        ["c", "4 ms", " |"],
+        ["c", "failed: it broke", " |"],
     ]
     assert all(line.count("|") == 6 for line in lines)
     assert "2 items, 1 failed" in capsys.readouterr().out

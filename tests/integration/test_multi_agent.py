@@ -169,7 +169,7 @@ def test_smax_rejects_unknown_scenarios_and_options(capfd):
     make_env(EnvConfig("3m", "smax"))
     assert (sys.stdout, sys.stderr, sys.__stdout__) == streams
     assert capfd.readouterr().out == ""
-    with pytest.raises(UserError, match=r"unknown scenario '2s3y' of suite 'smax': did you mean 2s3z"):
+    with pytest.raises(UserError, match=r"unknown environment '2s3y' of suite 'smax': did you mean 2s3z"):
         make_env(EnvConfig("2s3y", "smax"))
     with pytest.raises(UserError, match="option observation must be one of 'units', 'sectors', got 'all'"):
         make_env(EnvConfig("3m", "smax", '{"observation": "all"}'))

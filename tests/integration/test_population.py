@@ -43,7 +43,7 @@ def train(tasks):
 
 
 def population(directory, config=CONFIG, train=train):
-    return Population(directory, config, 1, lambda line: None, train)
+    return Population(directory, config, lambda line: None, train)
 
 
 def test_members_continue_their_own_run_or_a_copy(tmp_path):

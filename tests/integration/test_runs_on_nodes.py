@@ -87,7 +87,7 @@ def small_population(directory, experiment, train):
     """Returns one round of two long members."""
     rule = PBTConfig(share=0.5)
     config = PopulationConfig(str(experiment), SPACE, 2, 1, LONG, rule, flags=tuple(FLAGS))
-    return Population(directory, config, 2, lambda line: None, train)
+    return Population(directory, config, lambda line: None, train)
 
 
 @pytest.fixture(scope="module")

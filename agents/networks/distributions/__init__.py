@@ -7,7 +7,7 @@ from agents.networks.distributions.categorical import categorical, multi_categor
 from agents.networks.distributions.distribution import Distribution
 from agents.networks.distributions.for_spec import distribution_for, leaf_distributions
 from agents.networks.distributions.joint import joint
-from agents.networks.distributions.masking import ILLEGAL, find_mask, mask_logits
+from agents.networks.distributions.masking import ILLEGAL, find_mask, make_legal, mask_logits
 from agents.networks.distributions.normal import diagonal_normal, tanh_normal
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "find_mask",
     "joint",
     "leaf_distributions",
+    "make_legal",
     "mask_logits",
     "multi_categorical",
     "tanh_normal",

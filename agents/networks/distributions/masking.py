@@ -1,13 +1,14 @@
 """Action masks: logits that give illegal values probability 0."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from agents.api import Array
+from agents.api import Array, Observation
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
-from envpool_bridge.spec.tree import items, shown_path
+from envpool_bridge.spec.tree import items, lookup, shown_path
 
 ILLEGAL = -1e9
 """Logit of an illegal value: its probability is exactly 0 in float32. Finite, so that no gradient is 0 times infinity."""
@@ -25,13 +26,19 @@ class MaskedLeaf(NamedTuple):
     mask: tuple[str, ...]
 
 
-def mask_logits(logits: Array, mask: Array) -> Array:
-    """Returns logits [..., A] with `ILLEGAL` for illegal values, where `mask` [..., A] is 0.
+def mask_logits(logits: Array, mask: Array | None) -> Array:
+    """Returns logits [..., A] with `ILLEGAL` for illegal values, where `mask` [..., A] is 0; without a mask all are legal.
 
     The probabilities of the other values then sum to 1. If a choice has no legal value, which only happens in rows that are
     about to reset, all values have the same probability.
     """
-    return jnp.where(mask != 0, logits, ILLEGAL)
+    return logits if mask is None else jnp.where(mask != 0, logits, ILLEGAL)
+
+
+def make_legal(spec: EnvSpec) -> Callable[[Observation], Array | None]:
+    """Returns the function from observations to the mask, None if every action is always legal; raises as `find_mask` does."""
+    masked = find_mask(spec)
+    return lambda observation: None if masked is None else lookup(observation, masked.mask)
 
 
 def find_mask(spec: EnvSpec) -> MaskedLeaf | None:

@@ -1,13 +1,16 @@
 """Continuous actions: Gaussians, plain or squashed into bounds."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array
 from agents.networks.distributions.distribution import Distribution
+from agents.ops.action_scaling import standard_normal
 
-_LOG_2PI = 1.8378770664093453
+LOG_2PI = 1.8378770664093453
 
 
 def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution:
@@ -20,26 +23,11 @@ def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution
         ([[0.5, -0.5]], 2.838)
     """
 
-    def from_noise(parameters: Array, noise: Array) -> Array:
-        mean, log_std = jnp.split(parameters, 2, axis=-1)
-        return (mean + jnp.exp(log_std) * noise).reshape(mean.shape[:-1] + shape)
-
-    def sample(parameters: Array, keys: Array) -> Array:
-        return from_noise(parameters, _standard_normal(keys, num_dimensions))
-
-    def mode(parameters: Array) -> Array:
-        mean, _ = jnp.split(parameters, 2, axis=-1)
-        return mean.reshape(mean.shape[:-1] + shape)
-
     def log_prob(parameters: Array, action: Array) -> Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)
         return _normal_log_prob(mean, log_std, action.reshape(mean.shape)).sum(-1)
 
-    def entropy(parameters: Array) -> Array:
-        _, log_std = jnp.split(parameters, 2, axis=-1)
-        return jnp.sum(log_std + 0.5 * (1.0 + _LOG_2PI), axis=-1)
-
-    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy, from_noise)
+    return _gaussian(num_dimensions, lambda raw: raw.reshape(raw.shape[:-1] + shape), log_prob)
 
 
 def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: np.ndarray, high: np.ndarray) -> Distribution:
@@ -54,17 +42,6 @@ def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: np.ndarray, hi
     def squash(raw: Array) -> Array:
         return (center + half * jnp.tanh(raw)).reshape(raw.shape[:-1] + shape)
 
-    def from_noise(parameters: Array, noise: Array) -> Array:
-        mean, log_std = jnp.split(parameters, 2, axis=-1)
-        return squash(mean + jnp.exp(log_std) * noise)
-
-    def sample(parameters: Array, keys: Array) -> Array:
-        return from_noise(parameters, _standard_normal(keys, num_dimensions))
-
-    def mode(parameters: Array) -> Array:
-        mean, _ = jnp.split(parameters, 2, axis=-1)
-        return squash(mean)
-
     def log_prob(parameters: Array, action: Array) -> Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)
         unit = (action.reshape(mean.shape) - center) / half
@@ -74,16 +51,30 @@ def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: np.ndarray, hi
         log_slope = 2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw)) + jnp.log(half)
         return (_normal_log_prob(mean, log_std, raw) - log_slope).sum(-1)
 
-    def entropy(parameters: Array) -> Array:
-        _, log_std = jnp.split(parameters, 2, axis=-1)
-        return jnp.sum(log_std + 0.5 * (1.0 + _LOG_2PI), axis=-1)
-
-    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy, from_noise)
+    return _gaussian(num_dimensions, squash, log_prob)
 
 
 def _normal_log_prob(mean: Array, log_std: Array, x: Array) -> Array:
-    return -0.5 * jnp.square((x - mean) * jnp.exp(-log_std)) - log_std - 0.5 * _LOG_2PI
+    return -0.5 * jnp.square((x - mean) * jnp.exp(-log_std)) - log_std - 0.5 * LOG_2PI
 
 
-def _standard_normal(keys: Array, size: int) -> Array:
-    return jax.vmap(lambda key: jax.random.normal(key, (size,)))(keys)
+def _gaussian(
+    num_dimensions: int, to_action: Callable[[Array], Array], log_prob: Callable[[Array, Array], Array]
+) -> Distribution:
+    """Returns the distribution of actions that are functions of Gaussians [..., D]; the entropy is that of the Gaussians."""
+
+    def from_noise(parameters: Array, noise: Array) -> Array:
+        mean, log_std = jnp.split(parameters, 2, axis=-1)
+        return to_action(mean + jnp.exp(log_std) * noise)
+
+    def sample(parameters: Array, keys: Array) -> Array:
+        return from_noise(parameters, standard_normal(keys, num_dimensions))
+
+    def mode(parameters: Array) -> Array:
+        return to_action(jnp.split(parameters, 2, axis=-1)[0])
+
+    def entropy(parameters: Array) -> Array:
+        _, log_std = jnp.split(parameters, 2, axis=-1)
+        return jnp.sum(log_std + 0.5 * (1.0 + LOG_2PI), axis=-1)
+
+    return Distribution(2 * num_dimensions, sample, mode, log_prob, entropy, from_noise)

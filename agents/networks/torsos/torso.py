@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from agents.api import Array
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, is_own_torso
 from agents.networks.torsos.attention_torso import EntityTorso
 from agents.networks.torsos.circular_conv import with_circles
 from agents.networks.torsos.cnn import CNN, NATURE_CONVOLUTIONS
@@ -44,7 +44,7 @@ def apply_torso(
     torso = _make_torso(config, images, x, config.hidden_sizes if hidden_sizes is None else hidden_sizes)
     apply = nn.remat(_call) if config.remat else _call
     features = apply(torso, x)
-    if config.has_own_torso:
+    if is_own_torso(config.torso):
         validate_features(config, features)
     return features.astype(jnp.float32)
 
@@ -54,7 +54,7 @@ def _call(torso: nn.Module, x: Any) -> Array:
 
 
 def _make_torso(config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_sizes: tuple[int, ...]) -> nn.Module:
-    if config.has_own_torso:
+    if is_own_torso(config.torso):
         return make_own_torso(config)
     if isinstance(x, dict) and any(isinstance(leaf, EntitySet) for leaf in x.values()):
         return EntityTorso(config.hidden_sizes, config.layers, config.entity_heads, name="torso")

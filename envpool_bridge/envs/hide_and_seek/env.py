@@ -11,13 +11,14 @@ from envpool_bridge.envs.hide_and_seek.layout import Layout, draw_layout
 from envpool_bridge.envs.hide_and_seek.observations import observation_space, state_space
 from envpool_bridge.envs.hide_and_seek.rendering import Renderer
 from envpool_bridge.envs.hide_and_seek.scene import SUBSTEP_SECONDS, SUBSTEPS
+from envpool_bridge.envs.parallel_env import AlikeAgents, ParallelReset, ParallelStep
 
 FORCES = 11  # evenly spaced from -0.9 to 0.9; 5 is none
 ACTION_SIZES = (FORCES, FORCES, FORCES, 2, 2)  # force along x, along y, torque; pull; lock
 ByAgent = dict[str, Any]
 
 
-class HideAndSeek:
+class HideAndSeek(AlikeAgents):
     """Hide-and-seek with PettingZoo's parallel API: after a preparation phase, hiders are rewarded for not being seen.
 
     Each agent observes a dict (see `observations`) and acts with MultiDiscrete([11, 11, 11, 2, 2]). An episode is
@@ -68,19 +69,7 @@ class HideAndSeek:
             raise RuntimeError("hide-and-seek: call reset() first")
         return self._episode
 
-    def observation_space(self, agent: str) -> spaces.Space:
-        """Returns the space, which is the same for all agents."""
-        del agent
-        return self._observation_space
-
-    def action_space(self, agent: str) -> spaces.Space:
-        """Returns the space, which is the same for all agents."""
-        del agent
-        return self._action_space
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ByAgent, dict[str, ByAgent]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> ParallelReset:
         """Starts an episode.
 
         Args:
@@ -97,7 +86,7 @@ class HideAndSeek:
         self.agents = self._hiders[: layout.num_hiders] + self._seekers[:seekers]
         return self._by_agent(self._episode.observe()), {name: {} for name in self.agents}
 
-    def step(self, actions: ByAgent) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, ByAgent]]:
+    def step(self, actions: ByAgent) -> ParallelStep:
         """Steps all agents by 0.075 s."""
         names, episode = self.agents, self.episode
         rewards = episode.step(np.array([actions[name] for name in names]))

@@ -14,22 +14,13 @@ _SELF, _AGENTS, _BOXES, _RAMPS, _LIDAR = "observation_self", "agent_qpos_qvel", 
 _MASK = "_mask"
 
 
-def box_features(game: Game) -> int:
-    """Returns the number of features of a box: pose 9, size 3 if observed, locks 3 (own, team, any)."""
-    return _POSE + 3 * game.observes_sizes + 3
-
-
-def ramp_features(game: Game) -> int:
-    """Returns the number of features of a ramp: pose 9, zeros in place of a size, locks 3 if ramps have any."""
-    return _POSE + 3 * game.observes_sizes + 3 * game.locks_ramps
-
-
 def observation_space(game: Game) -> spaces.Dict:
     """Returns the space of each agent, without empty sets (no other agents, boxes or ramps)."""
+    posed = _POSE + 3 * game.observes_sizes  # and their sizes, if observed; ramps have zeros in place of a size
     sets = {
         _AGENTS: (game.seats - 1, AGENT_FEATURES),
-        _BOXES: (game.boxes[1], box_features(game)),
-        _RAMPS: (game.ramps, ramp_features(game)),
+        _BOXES: (game.boxes[1], posed + 3),  # locks: own, team, any
+        _RAMPS: (game.ramps, posed + 3 * game.locks_ramps),  # locks likewise, if ramps have any
     }
     shown: dict[str, spaces.Space] = {_SELF: _unbounded((AGENT_FEATURES,)), _LIDAR: _unbounded((game.lidar_rays,))}
     for name, shape in sets.items():

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envpool_bridge.envs.io.spaces import MASK
+from envpool_bridge.envs.io.spaces import MASK, items_of_observation, items_of_space
 from envpool_bridge.envs.io.validation import describe
 from envpool_bridge.errors import UserError
 
@@ -30,9 +30,7 @@ class MaskFromInfo(gymnasium.Wrapper):
         super().__init__(env)
         self._sizes = _num_values(env)
         self._is_one_choice = isinstance(env.action_space, spaces.Discrete)
-        inner = env.observation_space
-        self._adds_item = isinstance(inner, spaces.Dict)
-        items = dict(inner.spaces) if isinstance(inner, spaces.Dict) else {"observation": inner}
+        items = items_of_space(env.observation_space)
         if MASK in items:
             raise UserError(f"{_name(env)}: observations have an item {MASK!r} of their own: set mask_from_info false")
         self.observation_space = spaces.Dict({**items, MASK: spaces.MultiBinary(sum(self._sizes))})
@@ -62,9 +60,8 @@ class MaskFromInfo(gymnasium.Wrapper):
         else:
             expected = f"a tuple of {len(self._sizes)} arrays, one for each choice"
             raise ValueError(f"expected info[{MASK!r}] to be {expected}, got {describe(given)}")
-        items = dict(observation) if self._adds_item else {"observation": observation}
-        items[MASK] = mask
-        return items, {name: value for name, value in info.items() if name != MASK}
+        others = {name: value for name, value in info.items() if name != MASK}
+        return {**items_of_observation(observation), MASK: mask}, others
 
     def _checked(self, given: Any, place: int, name: str) -> np.ndarray:
         """Returns the mask of one choice, [number of values] int8."""

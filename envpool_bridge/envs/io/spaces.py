@@ -1,7 +1,7 @@
 """Conversion of Gymnasium spaces to specs; an error names the part of a space that cannot be stored."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -19,9 +19,14 @@ _INT32 = np.iinfo(np.int32)
 MASK = "action_mask"  # key in an observation Dict; the name that PettingZoo and Gymnasium use
 
 
-def env_spec(env: gymnasium.Env, env_id: str, action_repeat: int = 1, keep_64_bits: bool = False) -> EnvSpec:
-    """Returns the spec of one environment; see `spec_of_spaces`."""
-    return spec_of_spaces(env.observation_space, env.action_space, env_id, action_repeat, keep_64_bits)
+def items_of_space(space: gymnasium.Space) -> dict[str, gymnasium.Space]:
+    """Returns the items of a Dict; another space as the item "observation", next to which a wrapper can add some."""
+    return dict(space.spaces) if isinstance(space, spaces.Dict) else {"observation": space}
+
+
+def items_of_observation(observation: Any) -> dict[str, Any]:
+    """Returns the items of an observation of a Dict; another one as the item "observation"."""
+    return observation if isinstance(observation, dict) else {"observation": observation}
 
 
 def spec_of_spaces(

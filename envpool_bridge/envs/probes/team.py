@@ -4,17 +4,14 @@ All agents get the same reward, so the option `team_reward` is not needed. Value
 parallel API, without PettingZoo.
 """
 
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 
 from envpool_bridge.envs.multi_agent_env import ParallelSource
-from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
 from envpool_bridge.envs.suites.options import options_of
-from envpool_bridge.errors import UserError
 
 ByAgent = dict[str, Any]
 
@@ -289,13 +286,7 @@ def team_probe_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
         check_range: whether observations must lie within the declared bounds.
 
     Raises:
-        UserError: unknown id, or unknown or bad options.
+        UserError: unknown or bad options.
     """
-    if env_id not in TEAM_PROBES:
-        raise UserError(f"unknown probe of several agents {env_id!r}: expected one of {', '.join(TEAM_PROBES)}")
     options = options_of(TeamOptions, "probe", env_id, kwargs)
-    return team_source(partial(_make, env_id), env_id, options, check_range)
-
-
-def _make(env_id: str) -> ParallelEnv:
-    return TEAM_PROBES[env_id]()
+    return team_source(TEAM_PROBES[env_id], env_id, options, check_range)

@@ -88,24 +88,6 @@ def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Gymn
     )
 
 
-def make_atari(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
-    """Makes an Atari game; by default [4, 84, 84] uint8, frame skip 4, no-op starts, no sticky actions, whole games.
-
-    Args:
-        env_id: ALE/*.
-        kwargs: fields of AtariOptions.
-
-    Raises:
-        UserError: unknown or bad options.
-    """
-    from gymnasium.wrappers import FrameStackObservation
-
-    register_atari()
-    options = options_of(AtariOptions, "atari", env_id, kwargs)
-    env = _make(env_id, options)
-    return FrameStackObservation(env, options.frame_stack) if options.frame_stack > 1 else env
-
-
 def _make(env_id: str, options: AtariOptions, render_mode: str | None = None) -> gymnasium.Env:
     """Makes the game, one frame in each observation: sources stack them."""
     from gymnasium.wrappers import AtariPreprocessing

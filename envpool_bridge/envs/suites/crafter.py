@@ -66,13 +66,8 @@ class CrafterEnv(gymnasium.Env):
         observation, reward, done, info = self._env.step(int(action))
         unlocked = {name: float(count > 0) for name, count in info["achievements"].items()}
         dead = info["discount"] == 0.0
-        return (
-            observation,
-            float(reward),
-            dead,
-            bool(done) and not dead,
-            {"achievements": sum(unlocked.values()), **unlocked},
-        )
+        infos = {"achievements": sum(unlocked.values()), **unlocked}
+        return observation, float(reward), dead, bool(done) and not dead, infos
 
     def render(self) -> Any:
         random = self._env._world.random

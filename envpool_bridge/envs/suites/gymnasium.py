@@ -24,22 +24,22 @@ def gymnasium_source(
     Raises:
         UserError: unknown id, or a package that it needs is missing.
     """
-    make = partial(make_gymnasium, registration(env_id), kwargs, mask_from_info)
+    make = partial(_make, registration(env_id), kwargs, mask_from_info)
     return GymnasiumSource(make, env_id, check_range=check_range)
 
 
 def gymnasium_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> VectorSource:
     """Returns the source of Gymnasium's vectorized version. Raises UserError as `gymnasium_source` does."""
-    return VectorSource(partial(make_vector, registration(env_id), kwargs), env_id, check_range=check_range)
+    return VectorSource(partial(gymnasium.make_vec, registration(env_id), **kwargs), env_id, check_range=check_range)
 
 
-def make_gymnasium(
-    env_id: str | Registration, kwargs: dict[str, Any], mask_from_info: bool = False, render_mode: str | None = None
+def _make(
+    registered: Registration, kwargs: dict[str, Any], mask_from_info: bool, render_mode: str | None = None
 ) -> gymnasium.Env:
     """Calls `gymnasium.make` without its passive checker, because this package validates outputs itself.
 
     Args:
-        env_id: the id, or its registration.
+        registered: registration of the id.
         kwargs: further arguments of `gymnasium.make`.
         mask_from_info: whether legal actions in infos become part of the observation: see `MaskFromInfo`.
         render_mode: as in `gymnasium.make`; None takes that of `kwargs`.
@@ -48,7 +48,6 @@ def make_gymnasium(
         UserError: the environment rejects these arguments, needs a package that is not installed, or has actions
             without masks.
     """
-    registered = registration(env_id) if isinstance(env_id, str) else env_id
     given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
     try:
         env = gymnasium.make(registered, disable_env_checker=True, **given)
@@ -59,9 +58,3 @@ def make_gymnasium(
             raise
         raise UserError(f"{registered.id}: bad kwargs {kwargs}: {error}") from error
     return MaskFromInfo(env) if mask_from_info else env
-
-
-def make_vector(env_id: str | Registration, kwargs: dict[str, Any], num_envs: int) -> gymnasium.vector.VectorEnv:
-    """Makes Gymnasium's vectorized version of the id, its own implementation if it has one."""
-    registered = registration(env_id) if isinstance(env_id, str) else env_id
-    return gymnasium.make_vec(registered, num_envs=num_envs, **kwargs)

@@ -1,7 +1,6 @@
 """Hanabi, on OpenSpiel's engine. Source: Bard et al. 2020 (arXiv:1902.00506): rules, encoding, and the sizes by name."""
 
 import dataclasses
-import difflib
 from functools import partial
 from typing import Any
 
@@ -10,9 +9,10 @@ from gymnasium import spaces
 
 from envpool_bridge.envs.io.spaces import MASK
 from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.parallel_env import AlikeAgents, ParallelReset, ParallelStep
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
 from envpool_bridge.envs.suites.optional_imports import validate_installed
-from envpool_bridge.envs.suites.options import options_of
+from envpool_bridge.envs.suites.options import did_you_mean, options_of
 from envpool_bridge.errors import UserError
 
 _SIZES: dict[str, dict[str, int]] = {
@@ -62,25 +62,20 @@ def hanabi_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Par
     """
     validate_installed("pyspiel", "hanabi")
     if env_id not in _SIZES:
-        close = difflib.get_close_matches(env_id, _SIZES, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(env_id, _SIZES, 1, "; ")
         raise UserError(f"unknown environment {env_id!r} of suite 'hanabi': expected one of {', '.join(_SIZES)}{hint}")
     options = options_of(HanabiOptions, "hanabi", env_id, kwargs)
-    return team_source(partial(make_hanabi, env_id, options.players), env_id, options, check_range)
+    make_env = partial(Hanabi, {"players": options.players, **_SIZES[env_id]})
+    return team_source(make_env, env_id, options, check_range)
 
 
-def make_hanabi(env_id: str, players: int) -> "Hanabi":
-    """Makes one game of the size that the id names."""
-    return Hanabi({"players": players, **_SIZES[env_id]})
-
-
-class Hanabi:
+class Hanabi(AlikeAgents):
     """Hanabi as a parallel environment, one move in each step. Implements `ParallelEnv`.
 
     Every player observes {"observation": [D] float32, "action_mask": [A]}. The observation is the engine's encoding in
-    zeros and ones (658 in the full game for two). Players not to move have only action 0, which is ignored. All players
-    get the same reward: 1 for each card played successfully, and minus the present score when the last life is lost.
-    The return is therefore the score.
+    zeros and ones (658 in the full game for two). Actions are discards, plays and hints in the engine's numbering. Players
+    not to move have only action 0, which is ignored. All players get the same reward: 1 for each card played successfully,
+    and minus the present score when the last life is lost. The return is therefore the score.
 
     Args:
         parameters: of OpenSpiel's "hanabi".
@@ -106,19 +101,7 @@ class Hanabi:
         self._play: Any = None
         self._shown: list[np.ndarray] = []
 
-    def observation_space(self, agent: str) -> spaces.Space:
-        """Returns the space, which is the same for all players."""
-        del agent
-        return self._observation_space
-
-    def action_space(self, agent: str) -> spaces.Space:
-        """Returns the space of discards, plays and hints in the engine's numbering."""
-        del agent
-        return self._action_space
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> ParallelReset:
         """Deals; with a seed, the same cards each time."""
         del options
         if seed is not None:
@@ -128,9 +111,7 @@ class Hanabi:
         self.agents = list(self.possible_agents)
         return self._observations(), {name: {} for name in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
         """Applies the move of the player to move, and draws a card."""
         play = self._play
         play.apply_action(int(actions[self.possible_agents[play.current_player()]]))

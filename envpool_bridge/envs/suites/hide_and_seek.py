@@ -1,6 +1,5 @@
 """Hide-and-seek, this project's implementation on MuJoCo. Source: Baker et al. 2020 (arXiv:1909.07528)."""
 
-import difflib
 from functools import partial
 from typing import Any
 
@@ -8,7 +7,7 @@ from envpool_bridge.envs.hide_and_seek.game import Base, Game, RandomWalls
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, split_kwargs, team_source
 from envpool_bridge.envs.suites.optional_imports import validate_installed
-from envpool_bridge.envs.suites.options import options_of
+from envpool_bridge.envs.suites.options import did_you_mean, options_of
 from envpool_bridge.errors import UserError
 
 GAMES: dict[str, type[Game]] = {"base": Base, "randomwalls": RandomWalls}
@@ -48,8 +47,7 @@ def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool)
     """
     validate_installed("mujoco", "mujoco")
     if env_id not in GAMES:
-        close = difflib.get_close_matches(env_id, GAMES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(GAMES)}"
+        hint = did_you_mean(env_id, GAMES, 1) or f"expected one of {', '.join(GAMES)}"
         raise UserError(f"unknown game {env_id!r} of suite 'hide_and_seek': {hint}")
     shared, own = split_kwargs(kwargs)
     options = options_of(TeamOptions, "hide_and_seek", env_id, shared)

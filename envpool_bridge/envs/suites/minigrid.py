@@ -56,19 +56,6 @@ def minigrid_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> G
     return GymnasiumSource(partial(_make, registered, options), env_id, check_range=check_range)
 
 
-def make_minigrid(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
-    """Makes a task; by default {"image": [7, 7, 3] integers, "direction": one of 4}.
-
-    Args:
-        env_id: MiniGrid-* or BabyAI-*.
-        kwargs: fields of MinigridOptions.
-
-    Raises:
-        UserError: no such task, unknown or bad options, or the package is missing.
-    """
-    return _make(_registration(env_id), options_of(MinigridOptions, "minigrid", env_id, kwargs))
-
-
 def _registration(env_id: str) -> Registration:
     validate_installed("minigrid", "minigrid")
     import minigrid  # noqa: F401  registers the ids

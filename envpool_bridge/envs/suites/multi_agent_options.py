@@ -29,7 +29,13 @@ def split_kwargs(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def team_source(
-    make_env: Callable[[], ParallelEnv], env_id: str, options: TeamOptions, check_range: bool
+    make_env: Callable[[], ParallelEnv],
+    env_id: str,
+    options: TeamOptions,
+    check_range: bool,
+    evaluation_env: Callable[[], ParallelEnv] | None = None,
 ) -> ParallelSource:
     """Returns the source of the environment's agents with these options."""
-    return ParallelSource(make_env, env_id, options.team_reward, options.global_state, check_range)
+    return ParallelSource(
+        make_env, env_id, options.team_reward, options.global_state, check_range, evaluation_env=evaluation_env
+    )

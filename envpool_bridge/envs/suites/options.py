@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from envpool_bridge.errors import UserError
@@ -27,8 +28,7 @@ def options_of(kind: type[Options], suite: str, env_id: str, kwargs: dict[str, A
     hints = typing.get_type_hints(kind)
     for name, value in kwargs.items():
         if name not in hints:
-            close = difflib.get_close_matches(name, hints, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
+            hint = did_you_mean(name, hints, 1, "; ") or "."
             raise UserError(
                 f"{env_id} of suite {suite!r}: unknown option {name!r}{hint} Its options: {_shown_defaults(kind)}"
             )
@@ -38,6 +38,12 @@ def options_of(kind: type[Options], suite: str, env_id: str, kwargs: dict[str, A
             )
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in kwargs.items()}
     return kind(**given)
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 3, before: str = "") -> str:
+    """Returns the question whether known names like an unknown one are meant, after `before`; "" if none is like it."""
+    close = difflib.get_close_matches(name, list(known), n=most)
+    return f"{before}did you mean {' or '.join(close)}?" if close else ""
 
 
 def validate_at_least(least: int, **values: int) -> None:

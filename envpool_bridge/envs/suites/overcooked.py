@@ -1,7 +1,6 @@
 """Overcooked. Source: Carroll et al. 2019 (arXiv:1910.05789): two cooks, 400 steps, 20 points for a soup."""
 
 import dataclasses
-import difflib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ import numpy as np
 from gymnasium import spaces
 
 from envpool_bridge.envs.multi_agent_env import ParallelSource, TeamReward
-from envpool_bridge.envs.suites.multi_agent_options import TeamOptions
+from envpool_bridge.envs.parallel_env import AlikeAgents, ParallelReset, ParallelStep
+from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
 from envpool_bridge.envs.suites.optional_imports import validate_installed
-from envpool_bridge.envs.suites.options import options_of, validate_at_least
+from envpool_bridge.envs.suites.options import did_you_mean, options_of, validate_at_least
 from envpool_bridge.errors import UserError
 
 _COOKS = ("cook_0", "cook_1")
@@ -57,21 +57,14 @@ def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
 
     known = sorted(path.stem for path in Path(LAYOUTS_DIR).glob("*.layout"))
     if env_id not in known:
-        close = difflib.get_close_matches(env_id, known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(known)}"
+        hint = did_you_mean(env_id, known) or f"expected one of {', '.join(known)}"
         raise UserError(f"unknown layout {env_id!r} of suite 'overcooked': {hint}")
     options = options_of(OvercookedOptions, "overcooked", env_id, kwargs)
-    return ParallelSource(
-        partial(Overcooked, env_id, options),
-        env_id,
-        options.team_reward,
-        options.global_state,
-        check_range,
-        evaluation_env=partial(Overcooked, env_id, dataclasses.replace(options, shaped_reward=0.0)),
-    )
+    evaluation_env = partial(Overcooked, env_id, dataclasses.replace(options, shaped_reward=0.0))
+    return team_source(partial(Overcooked, env_id, options), env_id, options, check_range, evaluation_env)
 
 
-class Overcooked:
+class Overcooked(AlikeAgents):
     """A kitchen as a parallel environment. Implements `ParallelEnv`.
 
     A cook observes [W, H, 26] float32, the package's "lossless" encoding of the whole kitchen with itself first. It
@@ -112,19 +105,7 @@ class Overcooked:
         self._now: Any = None
         self._shown: list[np.ndarray] = []
 
-    def observation_space(self, agent: str) -> spaces.Space:
-        """Returns the space, which is the same for both cooks."""
-        del agent
-        return self._observation_space
-
-    def action_space(self, agent: str) -> spaces.Space:
-        """Returns the space, which is the same for both cooks."""
-        del agent
-        return self._action_space
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> ParallelReset:
         """Resets the kitchen; the seed matters only with random starts."""
         del options
         if seed is not None:
@@ -134,9 +115,7 @@ class Overcooked:
         self.agents = list(self.possible_agents)
         return self._observations(), {name: {} for name in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
         self._use_recipes()
         chosen = [self._moves[int(actions[name])] for name in self.possible_agents]
         self._now, events = self._kitchen.get_state_transition(self._now, chosen)

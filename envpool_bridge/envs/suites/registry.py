@@ -1,7 +1,6 @@
 """Lookup of ids in Gymnasium's registry, with hints for unknown ones, and registrations as data for workers."""
 
 import dataclasses
-import difflib
 import importlib
 from typing import Any
 
@@ -10,6 +9,7 @@ from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
 
 from envpool_bridge.envs.suites.optional_imports import validate_installed
+from envpool_bridge.envs.suites.options import did_you_mean
 from envpool_bridge.errors import UserError
 
 # Ids are known only after a package of their suite was imported.
@@ -93,8 +93,7 @@ def registered_with_prefix(env_id: str, suite: str, prefixes: tuple[str, ...]) -
     known = [name for name in gymnasium.registry if name.startswith(prefixes)]
     if env_id in known:
         return gymnasium.spec(env_id)
-    close = difflib.get_close_matches(env_id, known, n=3)
-    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    hint = did_you_mean(env_id, known, before="; ")
     example = f"{len(known)} ids that start with {' or '.join(prefixes)}"
     raise UserError(f"unknown environment id {env_id!r} of suite {suite!r}: expected one of {example}{hint}")
 
@@ -121,7 +120,4 @@ def _advice(name: str, known: dict[str, Registration]) -> str:
     for prefix, suite in _SUITES_BY_PREFIX.items():
         if name.startswith(prefix) and name not in known:
             return f"; its suite is {suite!r}: --env.suite {suite}"
-    close = difflib.get_close_matches(name, list(known), n=3)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
-    return "; if a module of yours registers it, write 'module:id'"
+    return did_you_mean(name, known, before="; ") or "; if a module of yours registers it, write 'module:id'"

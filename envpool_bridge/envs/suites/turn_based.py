@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envpool_bridge.envs.io.spaces import MASK
+from envpool_bridge.envs.io.spaces import MASK, items_of_observation, items_of_space
+from envpool_bridge.envs.parallel_env import ParallelReset, ParallelStep
 from envpool_bridge.errors import UserError
 
 
@@ -43,23 +44,18 @@ class TurnBased:
 
     def observation_space(self, agent: str) -> spaces.Space:
         """Returns the game's own items (or "observation", if it is one array) and "action_mask"."""
-        own = self._env.observation_space(agent)
-        shown = dict(own.spaces) if isinstance(own, spaces.Dict) else {"observation": own}
-        return spaces.Dict({**shown, MASK: spaces.MultiBinary(self._num_actions(agent))})
+        own = items_of_space(self._env.observation_space(agent))
+        return spaces.Dict({**own, MASK: spaces.MultiBinary(self._num_actions(agent))})
 
     def action_space(self, agent: str) -> spaces.Space:
         return self._env.action_space(agent)
 
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> ParallelReset:
         self._env.reset(seed=seed, options=options)
         self.agents = list(self._env.agents)
         return {name: self._observation(name) for name in self.agents}, {name: {} for name in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
         """Applies the move of the agent to move."""
         env, playing = self._env, self.agents
         env.step(actions[env.agent_selection])
@@ -89,8 +85,7 @@ class TurnBased:
         return int(self._env.action_space(agent).n)
 
     def _observation(self, agent: str) -> dict[str, Any]:
-        shown = self._env.observe(agent)
-        shown = dict(shown) if isinstance(shown, dict) else {"observation": shown}
+        shown = items_of_observation(self._env.observe(agent))
         legal = np.zeros(self._num_actions(agent), np.int8)
         env = self._env
         if agent == env.agent_selection and not (env.terminations[agent] or env.truncations[agent]):

@@ -1,6 +1,7 @@
 """ViZDoom scenarios. Protocol: Petrenko et al. 2020 (Sample Factory, arXiv:2006.11751): 160x120 RGB as 128x72, frame skip 4."""
 
 import dataclasses
+import difflib
 import os
 import shlex
 import tempfile
@@ -64,23 +65,6 @@ def vizdoom_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Gy
     return GymnasiumSource(make_env, env_id, options.frame_skip, check_range, frame_stack=options.frame_stack)
 
 
-def make_vizdoom(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env:
-    """Makes a scenario; by default {"screen": [72, 128, 3] uint8, "gamevariables": [V] float32}, frame skip 4.
-
-    Args:
-        env_id: Vizdoom*.
-        kwargs: fields of VizdoomOptions.
-
-    Raises:
-        UserError: no such scenario, unknown or bad options, or a package or the game's own files are missing.
-    """
-    from gymnasium.wrappers import FrameStackObservation
-
-    options = options_of(VizdoomOptions, "vizdoom", env_id, kwargs)
-    env = _make(_registration(env_id), options)
-    return FrameStackObservation(env, options.frame_stack) if options.frame_stack > 1 else env
-
-
 def _registration(env_id: str) -> Registration:
     validate_installed("vizdoom", "vizdoom")
     validate_installed("cv2", "vizdoom")
@@ -90,19 +74,14 @@ def _registration(env_id: str) -> Registration:
     registered = registered_with_prefix(env_id, "vizdoom", ("Vizdoom",))
     commercial = _COMMERCIAL_GAMES.get(registered.kwargs["scenario_config_file"])
     if commercial is not None and not (Path(vizdoom.scenarios_path) / commercial).is_file():
-        free = "VizdoomFreedoom" + env_id.removeprefix("VizdoomDoom")
+        free = [name for name in gymnasium.registry if name.startswith("VizdoomFreedoom")]
+        wanted = "VizdoomFreedoom" + env_id.removeprefix("VizdoomDoom")
+        (nearest,) = difflib.get_close_matches(wanted, free, n=1, cutoff=0.0)
         raise UserError(
             f"{env_id} plays a commercial game: copy its {commercial} to {vizdoom.scenarios_path}, or play Freedoom's levels "
-            f"(ids VizdoomFreedoom1* and VizdoomFreedoom2*, such as {_nearest_free(free)})"
+            f"(ids VizdoomFreedoom1* and VizdoomFreedoom2*, such as {nearest})"
         )
     return registered
-
-
-def _nearest_free(env_id: str) -> str:
-    import difflib
-
-    known = [name for name in gymnasium.registry if name.startswith("VizdoomFreedoom")]
-    return difflib.get_close_matches(env_id, known, n=1, cutoff=0.0)[0]
 
 
 def _make(registered: Registration, options: VizdoomOptions, render_mode: str | None = None) -> gymnasium.Env:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.util
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from agents.api import Array, Trajectory
 from jaxsrl.bench.replay_sizes import BenchSizes
 from jaxsrl.bench.rivals.replay_numpy import careful_ring, plain_ring, steps_of
+from jaxsrl.bench.turns import calls_per_second
 from jaxsrl.replay.device.sampler import Selection, draw, init_selection, insert_slot, update_priorities
 from jaxsrl.replay.device.storage import init_storage, insert
 from jaxsrl.replay.device.windows import gather_windows
@@ -50,8 +50,8 @@ def _in_process(
 
     return Contender(
         insert_some,
-        lambda seconds: _rate(insert_one, seconds) * sizes.env_steps,
-        lambda seconds: _rate(sample_one, seconds) * sizes.batch_size,
+        lambda seconds: calls_per_second(insert_one, seconds) * sizes.env_steps,
+        lambda seconds: calls_per_second(sample_one, seconds) * sizes.batch_size,
         lambda: num_bytes / sizes.capacity,
     )
 
@@ -68,16 +68,6 @@ def installed_contenders(sizes: BenchSizes, priority_exponent: float) -> dict[st
     if importlib.util.find_spec("flashbax") is not None:
         contenders["flashbax"] = _flashbax(sizes, priority_exponent)
     return contenders
-
-
-def _rate(call: Callable[[], object], seconds: float) -> float:
-    turns, start = 0, time.perf_counter()
-    while True:
-        call()
-        turns += 1
-        elapsed = time.perf_counter() - start
-        if elapsed >= seconds:
-            return turns / elapsed
 
 
 def _device(sizes: BenchSizes, priority_exponent: float) -> Contender:

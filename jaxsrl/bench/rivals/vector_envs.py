@@ -21,12 +21,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.bench.processes import answering_processes, speed_of_all
+from jaxsrl.bench.processes import answering_processes, killed_at_exit, speed_of_all
 
 Stepper = Callable[[float], float]
 """Steps for N seconds and returns env steps per second. A reset counts as a step, also if it is part of one (SAME_STEP)."""
 
-# Both run as `python -c SCRIPT config count worker`, and answer each line, a number of seconds, with env steps per second.
+# Runs as `python -c SCRIPT config count worker`, and answers each line, a number of seconds, with env steps per second.
 _BARE = """
 import json, random, sys, time
 from envpool_bridge.envs.config import EnvConfig
@@ -63,53 +63,24 @@ while os.getppid() == int(sys.argv[1]):
         pass
 """
 
-_NATIVE = """
-import json, sys, time
-from envpool_bridge.envs.config import EnvConfig
-config, count = json.loads(sys.argv[1]), int(sys.argv[2])
-env = EnvConfig(**config).source().make_vector_env(count)
-env.reset(seed=0)
-env.action_space.seed(0)
-actions = [env.action_space.sample() for _ in range(97)]
-print("ready", flush=True)
-for line in sys.stdin:
-    turns, start = 0, time.perf_counter()
-    end = start + float(line)
-    while time.perf_counter() < end:
-        env.step(actions[turns % 97])
-        turns += 1
-    print(turns * count / (time.perf_counter() - start), flush=True)
-"""
 
-
-def bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> contextlib.AbstractContextManager[Stepper]:
+@contextlib.contextmanager
+def bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> Iterator[Stepper]:
     """Yields processes that step their environments one by one without communication: the limit."""
-    return _processes(_BARE, env, workers, envs_per_worker)
-
-
-def native_alone(env: EnvConfig, num_envs: int) -> contextlib.AbstractContextManager[Stepper]:
-    """Yields a native vector environment in a separate process, stepped by a loop without other work."""
-    return _processes(_NATIVE, env, 1, num_envs)
+    config = json.dumps(dataclasses.asdict(env))
+    commands = [[sys.executable, "-c", _BARE, config, str(envs_per_worker), str(worker)] for worker in range(workers)]
+    with answering_processes(commands, f"a process of {env.id} alone") as processes:
+        yield partial(speed_of_all, processes)
 
 
 @contextlib.contextmanager
 def run_competing_processes(count: int) -> Iterator[None]:
     """Runs competing processes that compute all the time until the exit of the context."""
-    processes = [subprocess.Popen([sys.executable, "-c", _COMPETING, str(os.getpid())]) for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            process = subprocess.Popen([sys.executable, "-c", _COMPETING, str(os.getpid())])
+            stack.enter_context(killed_at_exit(process))
         yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-@contextlib.contextmanager
-def _processes(script: str, env: EnvConfig, count: int, envs_each: int) -> Iterator[Stepper]:
-    config = json.dumps(dataclasses.asdict(env))
-    commands = [[sys.executable, "-c", script, config, str(envs_each), str(worker)] for worker in range(count)]
-    with answering_processes(commands, f"a process of {env.id} alone") as processes:
-        yield partial(speed_of_all, processes)
 
 
 @contextlib.contextmanager

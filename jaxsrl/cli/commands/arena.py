@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from envpool_bridge.errors import UserError
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
 
 
@@ -53,10 +53,7 @@ class Arena:
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         config = ArenaConfig(self.games, self.seed, mode, self.first_side)
 
-        def show(line: str) -> None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-        payoffs = play_arena(load_contestants(self.paths, self.trust_env), config, show)
+        payoffs = play_arena(load_contestants(self.paths, self.trust_env), config, show_line)
         if self.out is not None:
             write_json(self.out, payoffs.to_json())
         if self.plot is not None:

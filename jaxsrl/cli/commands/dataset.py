@@ -71,8 +71,7 @@ class DatasetCommand:
             return 1
 
     def _info(self) -> int:
-        self._print(Path(self.paths[0]))
-        return 0
+        return self._print(Path(self.paths[0]))
 
     def _view(self) -> int:
         from jaxsrl.datasets.dataset import open_dataset
@@ -111,8 +110,7 @@ class DatasetCommand:
                 from_d4rl(path, Path(self.out), self.max_episode_steps)
             else:
                 from_minari(self.paths[0], Path(self.out))
-            self._print(Path(self.out))
-            return 0
+            return self._print(Path(self.out))
         episodes = to_minari(open_dataset(path), self.out)
         print_tables({"minari": self.out, "episodes": episodes}, self.json, f"conversion of {path}")
         return 0
@@ -121,17 +119,17 @@ class DatasetCommand:
         from jaxsrl.datasets.episodes import merge
 
         merge([Path(path) for path in self.paths], Path(self.out), self.best)
-        self._print(Path(self.out))
-        return 0
+        return self._print(Path(self.out))
 
     def _score(self) -> int:
         from jaxsrl.datasets.manifest import set_scores
 
         set_scores(Path(self.paths[0]), self.random, self.expert)
-        self._print(Path(self.paths[0]))
-        return 0
+        return self._print(Path(self.paths[0]))
 
-    def _print(self, path: Path) -> None:
+    def _print(self, path: Path) -> int:
+        """Describes a dataset; returns the exit status."""
         from jaxsrl.datasets.dataset import describe, open_dataset
 
         print_tables(describe(open_dataset(path)), self.json, f"dataset {path}")
+        return 0

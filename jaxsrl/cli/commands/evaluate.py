@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.unused_options import validate_unused
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class Evaluate:
 
         loaded = load_agent(self.path, **self._loading())
         for problem in loaded.problems:
-            print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
+            show_line(f"warning: damaged checkpoint skipped: {problem}")
         if loaded.mismatches:
-            print(f"warning: {loaded.mismatches}", file=sys.stderr)  # noqa: T201
+            show_line(f"warning: {loaded.mismatches}")
         if self.opponent:
             return self._run_games(loaded)
         record = None if self.video is None else self._recorder(loaded, self.video)
@@ -129,8 +129,8 @@ class Evaluate:
         Raises:
             UserError: nothing can be recorded.
         """
+        from jaxsrl.evaluation.predictions.draw import record_predictions
         from jaxsrl.evaluation.predictions.open_loop import can_predict, predict_open_loop
-        from jaxsrl.evaluation.predictions.record import record_predictions
         from jaxsrl.evaluation.video import Video
         from jaxsrl.evaluation.video_file import validate_video_path
 
@@ -141,7 +141,7 @@ class Evaluate:
         except UserError as error:
             if not predicts or self.video_episodes < 1:
                 raise
-            print(f"warning: only predictions are recorded: {error}", file=sys.stderr)  # noqa: T201
+            show_line(f"warning: only predictions are recorded: {error}")
 
         def record() -> dict[str, Any]:
             files: dict[str, Any] = {}
@@ -192,7 +192,7 @@ class Evaluate:
         settings = {**self._settings(), "processes": self.processes}
         for report in evaluate_checkpoints(self.path, partial(load_agent, **self._loading()), **settings):
             if isinstance(report, str):
-                print(f"warning: {report}", file=sys.stderr)  # noqa: T201
+                show_line(f"warning: {report}")
             else:
                 reports.append(report)
         if not reports:

@@ -1,11 +1,12 @@
 """`jaxsrl export`."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Literal
 
 import tyro
+
+from jaxsrl.terminal.progress import show_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Export:
 
         loaded = load_agent(self.path, trust_env=self.trust_env)
         for problem in loaded.problems:
-            print(f"warning: damaged checkpoint skipped: {problem}", file=sys.stderr)  # noqa: T201
+            show_line(f"warning: damaged checkpoint skipped: {problem}")
         origin = {"checkpoint": str(loaded.checkpoint), "update": loaded.update}
         spec = loaded.source.spec()
         export_policy(loaded.agent, loaded.params, spec, self.out, to=self.to, origin=origin)

@@ -9,6 +9,7 @@ import tyro
 
 from jaxsrl.cli.find_experiment import find_experiment
 from jaxsrl.cli.unused_options import validate_unused
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
 from jaxsrl.tune.runs_on import RunsOn
 
@@ -55,8 +56,6 @@ class TrainLeague:
 
     def run(self) -> int:
         """Trains the rounds that are missing, and prints all policies, best first."""
-        import sys
-
         from jaxsrl.tune.league import League, LeagueConfig
         from jaxsrl.tune.managed_runs import OWNED_IN_ROUNDS, hold, validate_flags, validate_opponents
         from jaxsrl.tune.matchmaking import LARGEST_SELF_SHARE
@@ -72,14 +71,11 @@ class TrainLeague:
             # In fictitious co-play only the best response meets others, and it never plays itself.
             validate_opponents(path, self.flags, self.slots, LARGEST_SELF_SHARE if self.rule == "league" else 0.0)
 
-        def show(line: str) -> None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
         directory = self.directory or Path("runs") / f"league_{path.stem}"
         play = make_play(path, self.flags)
-        with hold(directory), connected_nodes(self.runs_on, directory, self.at_once, show) as nodes:
-            train = train_on(nodes, self.at_once, show)
-            league = League(directory, config, play, show, train, self.at_once)
+        with hold(directory), connected_nodes(self.runs_on, directory, self.at_once, show_line) as nodes:
+            train = train_on(nodes, self.at_once, show_line)
+            league = League(directory, config, play, show_line, train)
             status = league.run()
         state = league.state
         rows = [

@@ -13,7 +13,7 @@ from jaxsrl.cli.unused_options import validate_unused
 from jaxsrl.terminal.tables import print_tables
 
 if TYPE_CHECKING:
-    from jaxsrl.models.store import ModelStore
+    from jaxsrl.models.store import Model, ModelStore
 
 _CHECK_SECONDS = 1.0
 
@@ -67,8 +67,7 @@ class Models:
         if self.serve:
             return _serve(store.directory, self.serve)
         models = [store.find(self.query)] if self.query else store.models()
-        rows = [_row(model.version, model.env_steps, model.tags, model.metadata, model.path) for model in models]
-        print_tables({"models": rows}, self.json, f"models of {self.run_directory}")
+        print_tables({"models": [_row(model) for model in models]}, self.json, f"models of {self.run_directory}")
         return 0
 
     def _open_store(self) -> "ModelStore":
@@ -114,14 +113,14 @@ def _serve(directory: Path, name: str) -> int:
     return 0
 
 
-def _row(version: int, env_steps: int, tags: tuple[str, ...], metadata: Any, path: Path) -> dict[str, Any]:
+def _row(model: "Model") -> dict[str, Any]:
     from jaxsrl.models.store import DAMAGE
 
-    result = "damaged" if DAMAGE in metadata else metadata.get("return")
+    result = "damaged" if DAMAGE in model.metadata else model.metadata.get("return")
     return {
-        "update": version,
-        "env_steps": env_steps,
+        "update": model.version,
+        "env_steps": model.env_steps,
         "return": "" if result is None else result,
-        "tags": " ".join(tags),
-        "path": str(path),
+        "tags": " ".join(model.tags),
+        "path": str(model.path),
     }

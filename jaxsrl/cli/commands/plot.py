@@ -2,14 +2,14 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.unused_options import validate_unused
+from jaxsrl.terminal.progress import show_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,33 +64,31 @@ class Plot:
         bounds = None if self.normalize is None else read_bounds(self.normalize)
         comparison = compare_runs(list(self.runs), self.x, self.metric, self.group_by, self.score, bounds)
         for warning in comparison.warnings:
-            print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
+            show_line(f"warning: {warning}")
         draw_comparison(comparison, self.out)
-        if self.json:
-            print(json.dumps({**comparison.to_json(), "out": str(self.out)}))  # noqa: T201
-        else:
+        if not self.json:
             from jaxsrl.plots.table import print_comparison
 
             print_comparison(comparison)
-            print(f"written to {self.out}")  # noqa: T201
-        return 0
+        return self._print_end(comparison.to_json())
 
     def _draw_sweep(self, directory: Path) -> int:
         from jaxsrl.config.files import flag_name
         from jaxsrl.tune.draw import draw_sweep
 
         importance = {flag_name(name): value for name, value in draw_sweep(directory, self.out).items()}
-        if self.json:
-            print(json.dumps({"importance": importance, "out": str(self.out)}))  # noqa: T201
-            return 0
-        for name, value in importance.items():
-            print(f"{value:6.1%}  {name}")  # noqa: T201
-        print(f"written to {self.out}")  # noqa: T201
-        return 0
+        if not self.json:
+            for name, value in importance.items():
+                print(f"{value:6.1%}  {name}")  # noqa: T201
+        return self._print_end({"importance": importance})
 
     def _draw_population(self, directory: Path) -> int:
         from jaxsrl.plots.draw_population import draw_population
 
         draw_population(directory, self.out)
-        print(json.dumps({"out": str(self.out)}) if self.json else f"written to {self.out}")  # noqa: T201
+        return self._print_end({})
+
+    def _print_end(self, result: dict[str, Any]) -> int:
+        """Prints the result as JSON, or only where the picture is; returns the exit status."""
+        print(json.dumps({**result, "out": str(self.out)}) if self.json else f"written to {self.out}")  # noqa: T201
         return 0

@@ -2,11 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import tyro
 
+from jaxsrl.cli.commands.tune import space_to_json
 from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
 from jaxsrl.tune.runs_on import RunsOn
 
@@ -49,22 +50,15 @@ class TrainPopulation:
 
     def run(self) -> int:
         """Trains the rounds that are missing, and prints the members of the last one."""
-        import sys
-
         from jaxsrl.tune.managed_runs import hold, validate_start
         from jaxsrl.tune.node_runs import connected_nodes, train_on
         from jaxsrl.tune.pbt import PBTConfig
         from jaxsrl.tune.population import Population, PopulationConfig, validate_members
-        from jaxsrl.tune.space import Choices, read_space
+        from jaxsrl.tune.space import read_space
         from jaxsrl.tune.study import Sweep
 
         path, space = find_experiment(self.experiment), read_space(self.space)
-        entries: dict[str, dict[str, Any]] = {
-            name: {"choices": list(entry.values)}
-            if isinstance(entry, Choices)
-            else {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
-            for name, entry in space.items()
-        }
+        entries = space_to_json(space)
         sweep = Sweep(str(path), entries, self.flags, "none", "random", seed=self.seed)
         made = sweep.make_experiment({name: entry.first for name, entry in space.items()})
         validate_members(made, space, self.flags)
@@ -74,12 +68,9 @@ class TrainPopulation:
             str(path), entries, self.members, self.rounds, self.env_steps, rule, self.seed, self.flags
         )
 
-        def show(line: str) -> None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
         directory = self.directory or Path("runs") / f"population_{path.stem}"
-        with hold(directory), connected_nodes(self.runs_on, directory, self.at_once, show) as nodes:
-            population = Population(directory, config, self.at_once, show, train_on(nodes, self.at_once, show))
+        with hold(directory), connected_nodes(self.runs_on, directory, self.at_once, show_line) as nodes:
+            population = Population(directory, config, show_line, train_on(nodes, self.at_once, show_line))
             status = population.run()
         history = population.state["history"]
         rows = [

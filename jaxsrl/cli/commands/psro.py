@@ -8,6 +8,7 @@ import tyro
 
 from jaxsrl.cli.commands.league import make_play
 from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
 from jaxsrl.tune.runs_on import RunsOn
 
@@ -46,8 +47,6 @@ class TrainPSRO:
 
     def run(self) -> int:
         """Trains the policies that are missing, and prints all with their weight in the newest mixture."""
-        import sys
-
         from jaxsrl.tune.managed_runs import OWNED, hold, validate_flags, validate_opponents
         from jaxsrl.tune.node_runs import connected_nodes, train_on
         from jaxsrl.tune.psro import PSRO, PSROConfig
@@ -66,14 +65,10 @@ class TrainPSRO:
         validate_flags(OWNED, self.flags)
         if self.iterations > 1:
             validate_opponents(path, self.flags, self.slots)
-
-        def show(line: str) -> None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
         directory = self.directory or Path("runs") / f"psro_{path.stem}"
         play = _make_play_newest(path, self.flags)
-        with hold(directory), connected_nodes(self.runs_on, directory, 1, show) as nodes:
-            psro = PSRO(directory, config, play, show, train_on(nodes, 1, show))
+        with hold(directory), connected_nodes(self.runs_on, directory, 1, show_line) as nodes:
+            psro = PSRO(directory, config, play, show_line, train_on(nodes, 1, show_line))
             status = psro.run()
         mixture = psro.state["mixtures"][-1] if psro.state["mixtures"] else []
         values = psro.payoffs @ mixture if mixture else []

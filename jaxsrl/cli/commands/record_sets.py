@@ -7,6 +7,7 @@ import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
 
 _OWNED = {
@@ -78,12 +79,9 @@ class RecordSets:
         options = [text for option in own.items() for text in option]
         command = [sys.executable, "-m", "jaxsrl.cli.main", "train", str(path), *self.flags, *options]
 
-        def show(line: str) -> None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-        status = run_tasks([Task("training", command)], 1, show)
+        status = run_tasks([Task("training", command)], 1, show_line)
         if status:
             return status
-        rows = make_sets(self.out / "run", self.out, config, show, experiment.env)
+        rows = make_sets(self.out / "run", self.out, config, show_line, experiment.env)
         print_tables({"sets": rows}, self.json, f"datasets in {self.out}")
         return 0

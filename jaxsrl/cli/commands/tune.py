@@ -2,13 +2,17 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.tune.runs_on import RunsOn
+
+if TYPE_CHECKING:
+    from jaxsrl.tune.space import Space
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +50,6 @@ class Tune:
 
     def run(self) -> int:
         """Runs the trials that are missing, prints all, and writes the best configuration."""
-        import sys
-
         from jaxsrl.tune.managed_runs import OWNED_PLACE, hold, validate_flags, validate_single, validate_start
         from jaxsrl.tune.node_runs import connected_nodes
         from jaxsrl.tune.report import print_results, read_results, write_best
@@ -59,8 +61,7 @@ class Tune:
             raise UserError(f"--trials and --jobs must be at least 1: got {self.trials} and {self.jobs}")
         import_optuna()
         path, space = find_experiment(self.experiment), read_space(self.space)
-        entries = {name: _to_json(entry) for name, entry in space.items()}
-        sweep = Sweep(str(path), entries, self.flags, self.pruner, self.sampler, self.reports, self.seed)
+        sweep = Sweep(str(path), space_to_json(space), self.flags, self.pruner, self.sampler, self.reports, self.seed)
         validate_flags(OWNED_PLACE, self.flags, space)
         made = sweep.make_experiment({name: entry.first for name, entry in space.items()})
         validate_single(made.run, "trial", space)
@@ -69,23 +70,24 @@ class Tune:
         validate_start(made)
         directory = self.directory or Path("runs") / f"tune_{path.stem}"
 
-        def show(line: str) -> None:
-            print(line, file=sys.stderr, flush=True)  # noqa: T201
-
-        with hold(directory), connected_nodes(self.runs_on, directory, self.jobs, show) as nodes:
+        with hold(directory), connected_nodes(self.runs_on, directory, self.jobs, show_line) as nodes:
             save_sweep(directory, sweep)
-            status = run_trials(directory, sweep, self.trials, self.jobs, show, nodes.start if nodes else None)
+            status = run_trials(directory, sweep, self.trials, self.jobs, show_line, nodes.start if nodes else None)
             results = read_results(directory, sweep)
             best = write_best(directory, results)
         print_results(directory, results, self.json)
         if best is not None:
-            show(f"best configuration: jaxsrl train {self.experiment} --config {best}")
+            show_line(f"best configuration: jaxsrl train {self.experiment} --config {best}")
         return status
 
 
-def _to_json(entry: object) -> dict[str, object]:
+def space_to_json(space: "Space") -> dict[str, dict[str, Any]]:
+    """Returns ranges and choices as in a file of them."""
     from jaxsrl.tune.space import Choices
 
-    if isinstance(entry, Choices):
-        return {"choices": list(entry.values)}
-    return {name: value for name, value in dataclasses.asdict(entry).items() if value is not None}  # pyright: ignore[reportArgumentType]
+    return {
+        name: {"choices": list(entry.values)}
+        if isinstance(entry, Choices)
+        else {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
+        for name, entry in space.items()
+    }

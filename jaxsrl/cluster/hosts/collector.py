@@ -16,24 +16,24 @@ from agents.api import Params
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.shm.slot_summary import SlotSummaries
 from envpool_bridge.shm.slots import SlotViews, view_slot
-from envpool_bridge.spec.tree import Tree
+from envpool_bridge.spec.encoding import concatenated
+from envpool_bridge.spec.tree import Tree, take
 from envpool_bridge.supervisor.processes import pickle_source
-from envpool_bridge.supervisor.supervisor import SupervisionTotals
 from jaxsrl.cluster.handle import RestartManager, usage_by_node
-from jaxsrl.cluster.hosts.host_handle import HostHandle, joined_observation
+from jaxsrl.cluster.hosts.host_handle import HostHandle
 from jaxsrl.cluster.inference.server_group import InferenceServerGroup, ServerHandle
 from jaxsrl.cluster.protocol.engine import Call, ClusterLostError, Engine, HostGoneError, HostLostError, SlotLost
-from jaxsrl.cluster.protocol.published_params import PublishedVersions, layout_of
+from jaxsrl.cluster.protocol.published_params import PublishedVersions
 from jaxsrl.cluster.replay.client import RemoteReplayClient
-from jaxsrl.collect.collector import CollectorConfig, supervision_metrics
+from jaxsrl.collect.acting_agent import layout_of, params_shapes
+from jaxsrl.collect.collector import SUPERVISION_METRICS, CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.machine.lifecycle import RequeueError
 from jaxsrl.metrics.cluster_traffic import HOSTS_LOST, PREFIX, NodeTraffic, traffic_totals
 
 _WAIT_SECONDS = 0.2
 _TURN_SECONDS = 0.1  # longest wait before hosts are looked after again
-_COUNTED = tuple(supervision_metrics([SupervisionTotals()]))
-_SUMMED = ("inference/calls", "inference/rows", *_COUNTED)
+_SUMMED = ("inference/calls", "inference/rows", *SUPERVISION_METRICS.values())
 _MEANS = ("env/wait_seconds", "inference/wait_seconds", "inference/busy_seconds")
 
 
@@ -42,7 +42,7 @@ class ClusterCollector:
 
     Args:
         config: what every source is made from; its plan says which host is on which node.
-        engine: the cluster; the caller closes it after this.
+        engine: the cluster, which outlives this.
         replicas: the hosts of the plan that this source is for, with the inference servers that act for them; None for all.
         replay: where slots go instead of here, on a node; this source then has their summaries. The caller closes it.
         on_loss: stops the run when the cluster or too many hosts are lost; None raises the error at once.
@@ -66,9 +66,7 @@ class ClusterCollector:
             config = dataclasses.replace(config, agent_state=state)
         self._engine, self._plan, self._on_loss = engine, plan, on_loss
         self._layout = agent_layout(config.spec, plan.shape, agent)
-        shapes = jax.eval_shape(agent.init, jax.random.key(0)).params
-        params = layout_of(shapes)
-        self._versions = PublishedVersions(engine, params, plan.max_policy_lag)
+        self._versions = PublishedVersions(engine, layout_of(params_shapes(agent)), plan.max_policy_lag)
         self._reset: EpisodeReset | None = None
         self._next = self._first = config.first_sequence
         self._waited_seconds = 0.0
@@ -76,12 +74,11 @@ class ClusterCollector:
         nodes = {index: plan.environments.nodes[index] for index in mine}
         self._traffic = {node: NodeTraffic() for node in dict.fromkeys(nodes.values())}
         self._replay, self._summaries = replay, SlotSummaries(self._layout)
-        self._hosts = [HostHandle(config, self._layout, params, index, node, replay) for index, node in nodes.items()]
+        self._hosts = [HostHandle(config, self._layout, index, node, replay) for index, node in nodes.items()]
         self._restarts = RestartManager(engine, config.supervision)
-        self._servers = InferenceServerGroup(engine, config, params, mine) if plan.calls_servers else None
+        self._servers = InferenceServerGroup(engine, config, mine)
         try:
-            if self._servers is not None:
-                self._servers.spawn()
+            self._servers.spawn()
             for host in self._hosts:
                 host.spawn(engine, host.node)
         except BaseException:
@@ -91,17 +88,13 @@ class ClusterCollector:
     def publish(self, version: int, params: Params) -> None:
         """Puts parameters into the cluster once, and sends them to what acts: every host, or every server."""
         put = self._versions.publish(version, params)
-        if self._servers is not None:
-            self._servers.publish(version, put)
-            return
-        for host in self._hosts:
-            if host.is_started:
-                host.publish(version, put)
+        for acting in self._servers.handles or self._hosts:
+            if acting.is_started:
+                acting.publish(version, put)
 
     def start(self, reset: EpisodeReset) -> None:
         self._reset = reset
-        if self._servers is not None:
-            self._servers.start(self._versions)
+        self._servers.start(self._versions)
         for host in self._hosts:
             if host.remote is not None:
                 host.start(reset, self._versions)
@@ -135,7 +128,7 @@ class ClusterCollector:
         while not self._receive(self._first, _WAIT_SECONDS):
             if should_stop():
                 return None
-        return joined_observation(self._hosts, self._first)
+        return concatenated([take(host.complete_slot(self._first).observation, 0) for host in self._hosts])
 
     def totals(self) -> Mapping[str, float]:
         """Returns seconds waited and calls made, as hosts last reported them; seconds of hosts are means over hosts."""
@@ -148,7 +141,7 @@ class ClusterCollector:
             **usage_by_node(self._hosts, "hosts"),
             f"{PREFIX}parameters/bytes": float(self._versions.total_bytes),
             HOSTS_LOST: float(self._restarts.num_lost),
-            **(self._servers.totals() if self._servers is not None else {}),
+            **self._servers.totals(),
         }
 
     def waits(self) -> list[str]:
@@ -162,8 +155,7 @@ class ClusterCollector:
         """Ends the hosts, and the servers that they ask; idempotent."""
         for host in self._hosts:
             host.close()
-        if self._servers is not None:
-            self._servers.close()
+        self._servers.close()
 
     def _receive(self, sequence: int, timeout_seconds: float) -> bool:
         """Takes in what comes until every host has sent this sequence; whether that was in time."""
@@ -171,8 +163,7 @@ class ClusterCollector:
         try:
             while True:
                 self._restarts.poll(self._hosts, self._start_again)
-                if self._servers is not None:
-                    self._servers.poll(self._hosts, self._versions, self._reset is not None)
+                self._servers.poll(self._hosts, self._versions, self._reset is not None)
                 if self._replay is not None:
                     self._replay.poll()
                 if all(sequence in host.slots for host in self._hosts):
@@ -191,7 +182,7 @@ class ClusterCollector:
 
     def _take_in(self, timeout_seconds: float) -> None:
         hosts = {call: host for host in self._hosts for call in host.calls()}
-        servers = self._servers.calls() if self._servers is not None else {}
+        servers = self._servers.calls()
         replay = self._replay.calls() if self._replay is not None else []
         if not hosts and not servers and not replay:
             time.sleep(timeout_seconds)  # all are lost, and will be started again
@@ -208,7 +199,7 @@ class ClusterCollector:
                 return
             if host is not None:
                 self._note(host, call, value)
-            elif server is not None and self._servers is not None:
+            elif server is not None:
                 self._servers.on_result(server, call, value)
             elif self._replay is not None:
                 self._replay.on_result(call, value)
@@ -219,7 +210,7 @@ class ClusterCollector:
             raise self._replay.lost_error(error) from error
         if host is not None:
             self._restarts.mark_lost(host, str(error), error.node_is_doubted)
-        elif server is not None and self._servers is not None:
+        elif server is not None:
             self._servers.mark_lost(server, str(error), error.node_is_doubted)
 
     def _start_again(self, host: HostHandle) -> None:

@@ -67,7 +67,7 @@ class EnvironmentHost:
 
         Args:
             version: their number.
-            block: flat, as the setup's layout says; it may be read-only.
+            block: flat, as `layout_of` the agent's parameters says; it may be read-only.
         """
         self._versions.receive(version, block)
 
@@ -147,7 +147,7 @@ class EnvironmentHost:
 
 def _make_source(config: CollectorConfig, replica: int, lifecycle: Lifecycle) -> ActorCollector | PoolCollector:
     if isinstance(config.plan.inference.placement, Processes):
-        return ActorCollector(config, lifecycle, replica)
+        return ActorCollector(config, replica)
     device = host_device()
     replicas = range(replica, replica + 1)
     return PoolCollector(config, [device] * config.plan.environments.replicas, lifecycle, replicas)

@@ -8,9 +8,8 @@ import numpy as np
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.faults.journal import open_learner_journal
 from envpool_bridge.shm.layout import SlotLayout
-from envpool_bridge.shm.packed_arrays import ParamsLayout
 from envpool_bridge.shm.slots import SlotViews
-from envpool_bridge.spec.tree import Tree, map_leaves
+from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.cluster.handle import Handle
 from jaxsrl.cluster.hosts.resumed_rows import FollowingSource, last_seen
 from jaxsrl.cluster.protocol.bundles import HOSTS
@@ -40,7 +39,6 @@ class HostHandle(Handle[RemoteHost]):
         self,
         config: CollectorConfig,
         layout: SlotLayout,
-        params: ParamsLayout,
         index: int,
         node: str,
         replay: "RemoteReplayClient | None" = None,
@@ -50,7 +48,7 @@ class HostHandle(Handle[RemoteHost]):
         self.slots: dict[int, SlotViews] = {}
         self.next_sequence = config.first_sequence
         self.pending: list[Call] = []
-        self._config, self._layout, self._params = config, layout, params
+        self._config, self._layout = config, layout
         self._early: dict[int, SlotViews] = {}  # received before those that precede them
         self._newest: SlotViews | None = None
         self._episodes = np.zeros(shape.num_rows, np.int64)
@@ -74,7 +72,7 @@ class HostHandle(Handle[RemoteHost]):
         """
         setup = self._setup(reset, versions.held[0][0])
         self._received_at_start = self.next_sequence
-        self.start_with(setup.to_bytes(), None if self._config.plan.calls_servers else versions)
+        self.start_with(setup, None if self._config.plan.calls_servers else versions)
         for _ in range(self._config.plan.shape.num_slots - len(self.slots)):
             self.request_slot()
 
@@ -143,15 +141,9 @@ class HostHandle(Handle[RemoteHost]):
             )
             source = FollowingSource(config.env_source, seen)
             config = dataclasses.replace(config, env_source=source, agent_state=state)
-            reset = _reset_at(
-                reset,
-                self.rows,
-                [
-                    first + count
-                    for first, count in zip(reset.episodes[self.rows], self._episodes.tolist(), strict=True)
-                ],
-            )
-        return make_setup(config, self.index, self._params, first_version, reset, self.incarnation)
+            episodes = np.asarray(reset.episodes[self.rows]) + self._episodes
+            reset = _reset_at(reset, self.rows, episodes.tolist())
+        return make_setup(config, self.index, first_version, reset, self.incarnation)
 
 
 def _with_rows(whole: np.ndarray, mine: np.ndarray, rows: slice) -> np.ndarray:
@@ -166,9 +158,3 @@ def _reset_at(reset: EpisodeReset, rows: slice, episodes: list[int]) -> EpisodeR
     every[rows] = episodes
     actions[rows] = [None] * len(episodes)
     return EpisodeReset(tuple(every), tuple(actions))
-
-
-def joined_observation(handles: list[HostHandle], sequence: int) -> Tree:
-    """Returns a copy of the first observations of a slot that every host has sent, [B, *stored_shape] a leaf."""
-    slots = [handle.complete_slot(sequence).observation for handle in handles]
-    return map_leaves(lambda *arrays: np.concatenate([array[0] for array in arrays]), *slots)

@@ -8,13 +8,11 @@ import numpy as np
 
 from agents.api import Params
 from envpool_bridge.errors import UserError
-from envpool_bridge.shm.slots import blank_window
-from envpool_bridge.spec.specs import LeafSpec
-from envpool_bridge.spec.tree import Tree, map_leaves, take
+from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.cluster.inference.messages import ActingMessages, Request
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.inference import batching
-from jaxsrl.collect.inference.act import make_act, row_keys, wrap_step
+from jaxsrl.collect.inference.act import LaneInputs, act_for_lanes, compile_act, make_act, row_keys, wrap_step
 from jaxsrl.machine.devices import Device
 
 
@@ -52,22 +50,11 @@ class ActingCalls:
         """Compiles every call size, so that nothing compiles while environments wait."""
         merged = not self._messages.remembers
         for lanes in batching.compiled_sizes(len(self._lanes)) if merged else [1]:
-            rows = lanes * self.rows_per_lane
-            observation, is_first = blank_window(self._spec, rows)
             state = self._nothing
             if state is None:
                 state = jax.device_put(self._messages.blank_state(), self._device)
-            zeros = np.zeros(rows, np.uint32)
-            for _ in range(2):  # the state that a call returns may differ in kind from the one it brought
-                call = self._act(params, observation, state, is_first, self._keys, zeros, zeros)
-                _, _, state = jax.block_until_ready(call)
-
-    def groups(self, requests: Sequence[Request], merge: bool) -> list[list[Request]]:
-        """Returns the requests that share a call, in lane order."""
-        by_lane = {request.lane: request for request in requests}
-        wanted = [batching.Request(request.lane, request.step) for request in requests]
-        groups = batching.group_requests(wanted, len(self._lanes), merge)
-        return [[by_lane[one.lane] for one in group.requests] for group in groups]
+            rows = lanes * self.rows_per_lane
+            compile_act(self._act, params, self._spec, state, self._keys, rows, selects_keys=True)
 
     def act(self, params: Params, version: int, requests: Sequence[Request], merge: bool) -> list[np.ndarray]:
         """Acts for the requests in one call; the answers, packed.
@@ -84,7 +71,7 @@ class ActingCalls:
         return self._act_for_lanes(params, version, requests)
 
     def _act_for_lane(self, params: Params, version: int, request: Request) -> np.ndarray:
-        begin = (request.lane - self._lanes.start) * self.rows_per_lane
+        begin = self._first_key(request)
         rows = np.arange(begin, begin + self.rows_per_lane, dtype=np.uint32)
         steps = np.full(self.rows_per_lane, wrap_step(request.step), np.uint32)
         action, extras, after = self._act(
@@ -107,31 +94,16 @@ class ActingCalls:
         return self._states[request.lane]
 
     def _act_for_lanes(self, params: Params, version: int, requests: Sequence[Request]) -> list[np.ndarray]:
-        size = self.rows_per_lane
         padded = next(number for number in batching.compiled_sizes(len(self._lanes)) if number >= len(requests))
-        observation, is_first = blank_window(self._spec, padded * size)
-        steps, rows = np.zeros(padded * size, np.uint32), np.zeros(padded * size, np.uint32)
-        places = [slice(number * size, (number + 1) * size) for number in range(len(requests))]
-        for place, request in zip(places, requests, strict=True):
-            _fill(self._spec.observation, observation, request.observation, place)
-            is_first[..., place] = request.is_first
-            steps[place] = wrap_step(request.step)
-            rows[place] = np.arange(size) + (request.lane - self._lanes.start) * size
-        action, extras, _ = self._act(params, observation, self._nothing, is_first, self._keys, steps, rows)
-        action, extras = jax.device_get((action, extras))
+        lanes = [
+            LaneInputs(request.observation, request.is_first, request.step, self._first_key(request))
+            for request in requests
+        ]
+        results = act_for_lanes(self._act, params, lanes, padded, self._spec, self._nothing, self._keys)
         return [
-            self._messages.pack_answer(
-                version, request.step, take(action, place), {name: each[place] for name, each in extras.items()}, None
-            )
-            for place, request in zip(places, requests, strict=True)
+            self._messages.pack_answer(version, request.step, action, extras, None)
+            for request, (action, extras) in zip(requests, results, strict=True)
         ]
 
-
-def _fill(spec: Any, target: Tree, values: Tree, place: slice) -> None:
-    """Puts a lane's rows among those of others; where frames are stacked they come before the rows."""
-
-    def put(leaf: LeafSpec, whole: np.ndarray, part: np.ndarray) -> None:
-        rows = (slice(None), place) if whole.ndim > 1 + len(leaf.stored_shape) else place
-        whole[rows] = part
-
-    map_leaves(put, spec, target, values)
+    def _first_key(self, request: Request) -> int:
+        return (request.lane - self._lanes.start) * self.rows_per_lane

@@ -17,6 +17,7 @@ import numpy as np
 
 from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.pool import EnvPool
+from envpool_bridge.shm.slots import ActRows
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 from jaxsrl.cluster.inference.messages import ActingMessages
 from jaxsrl.cluster.protocol.engine import HostGoneError
@@ -172,8 +173,7 @@ class RemoteActing:
             record.next_step = sequence * length
             state = record.begins_with
         step = max(record.next_step, sequence * length) if self._messages.remembers else sequence * length + t
-        slot, rows = self._pool.views[sequence % self._pool.shape.num_slots], self._pool.shape.lane_rows(lane)
-        seen = self._pool.access.act_rows(slot, step - sequence * length, rows)
+        seen = self._act_rows(lane, sequence, step - sequence * length)
         request = self._messages.pack_request(self._lives + serial, self._first_lane + lane, step, seen, state)
         record.asked = (serial, step)
         self.requests += 1
@@ -214,8 +214,7 @@ class RemoteActing:
 
     def _post(self, lane: int, record: _Lane, sequence: int, t: int, block: np.ndarray) -> None:
         answer = self._messages.read_answer(block)
-        slot, rows = self._pool.views[sequence % self._pool.shape.num_slots], self._pool.shape.lane_rows(lane)
-        acting = self._pool.access.act_rows(slot, t, rows)
+        acting = self._act_rows(lane, sequence, t)
         acting.write(answer.action, answer.extras, answer.version)
         if acting.state_before is not None:
             write(acting.state_before, record.begins_with)
@@ -223,6 +222,10 @@ class RemoteActing:
             write(acting.state_after, answer.agent_state)
             record.begins_with = map_leaves(np.array, answer.agent_state)
         self._pool.post_actions(lane)
+
+    def _act_rows(self, lane: int, sequence: int, t: int) -> ActRows:
+        slot = self._pool.views[sequence % self._pool.shape.num_slots]
+        return self._pool.access.act_rows(slot, t, self._pool.shape.lane_rows(lane))
 
     def _require_servers(self) -> None:
         """Raises if a server stays lost for too long; a wait for parameters has no limit here."""

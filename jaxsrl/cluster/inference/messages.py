@@ -4,38 +4,33 @@ Both ends make the same layouts from the layout of a host's slots. Nothing is pi
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from envpool_bridge.shm.layout import SlotLayout, field_name
+from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
 from envpool_bridge.shm.slots import ActRows, blank_window
-from envpool_bridge.spec.specs import SpecTree
-from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, unflatten, write
+from envpool_bridge.spec.specs import zeros_of
+from envpool_bridge.spec.tree import Tree, leaves, map_leaves, unflatten
+from jaxsrl.collect.inference import batching
 
-_HEADER = ((4,), "int64")
-
-Shapes = Sequence[tuple[tuple[int, ...], str]]
+_NUM_HEADER = 4
+_HEADER_BYTES = 8 * _NUM_HEADER
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-    """One lane's rows at one step.
+class Request(batching.Request):
+    """One lane's rows at one step; lanes are numbered over all hosts.
 
     Attributes:
         life: of the client. A larger one for the same lane is of a client that replaced this one.
-        lane: numbered over all hosts.
-        step: of the run.
         observation: [R, ...] a leaf, as `ActRows` has it; read-only.
         is_first: likewise.
         agent_state: [R, ...] a leaf, what the policy remembers before this step; None where the server knows that.
     """
 
     life: int
-    lane: int
-    step: int
     observation: Tree
     is_first: np.ndarray
     agent_state: Tree | None
@@ -61,104 +56,92 @@ class Answer:
 
 
 class ActingMessages:
-    """Packs and reads requests and answers of lanes of one size. Any thread."""
+    """Packs and reads requests and answers of lanes of one size. Any thread.
+
+    Attributes:
+        remembers: whether rows have a state.
+        request_bytes: of a request without a state.
+        answer_bytes: of an answer without a state.
+    """
 
     def __init__(self, layout: SlotLayout) -> None:
-        spec, rows = layout.spec, layout.shape.rows_per_lane
-        self._spec, self._layout, self._rows = spec, layout, rows
-        self._window, is_first = blank_window(spec, rows)
-        self._extras = sorted(field.name for field in layout.fields if field.name.startswith("extras/"))
-        asked: Shapes = [_HEADER, *_shapes([*leaves(self._window), is_first])]
-        answer: Shapes = [_HEADER, *self._of_step("action", spec.action), *[self._field(name) for name in self._extras]]
-        state: Shapes = [((rows, *leaf.shape), leaf.dtype) for leaf in leaves(layout.agent_state)]
-        # By whether the agent state comes last.
-        self._requests = {False: params_layout(asked), True: params_layout([*asked, *state])}
-        self._answers = {False: params_layout(answer), True: params_layout([*answer, *state])}
-
-    @property
-    def remembers(self) -> bool:
-        """Returns whether rows have a state."""
-        return bool(leaves(self._layout.agent_state))
-
-    @property
-    def request_bytes(self) -> int:
-        return self._requests[False].block_bytes
-
-    @property
-    def answer_bytes(self) -> int:
-        return self._answers[False].block_bytes
+        rows = layout.shape.rows_per_lane
+        # A slot's field is [T, B, ...]; that of a lane at one step is [R, ...].
+        extras = {
+            field.name.removeprefix("extras/"): np.zeros((rows, *field.shape[2:]), field.dtype)
+            for field in layout.fields
+            if field.name.startswith("extras/")
+        }
+        self._extras = tuple(extras)
+        self._blank_state = zeros_of(layout.agent_state, (rows,))
+        self.remembers = bool(leaves(self._blank_state))
+        self._requests = _Format(blank_window(layout.spec, rows), self._blank_state)
+        self._answers = _Format((zeros_of(layout.spec.action, (rows,)), extras), self._blank_state)
+        self.request_bytes, self.answer_bytes = self._requests.num_bytes, self._answers.num_bytes
 
     def pack_request(self, life: int, lane: int, step: int, rows: ActRows, state: Tree | None) -> np.ndarray:
         """Returns a request, [num_bytes] uint8, with copies of the inputs of `rows`, which are of that lane and step."""
-        with_state = state is not None and self.remembers
-        block, (header, *rest) = _new(self._requests[with_state])
-        header[:] = (life, lane, step, with_state)
-        observed = [*leaves(rows.observation), rows.is_first]
-        for target, values in zip(rest, observed, strict=False):
-            target[...] = values
-        if with_state:
-            write(self._state(rest[len(observed) :]), state)
-        return block
+        return self._requests.pack((lane, step, life), (rows.observation, rows.is_first), state)
 
     def read_request(self, block: np.ndarray) -> Request:
         """Returns the request, as views of its bytes."""
-        header = _header(block)
-        _, *rest = view_leaves(self._requests[bool(header[3])], block)
-        observed = len(leaves(self._window))
-        observation = unflatten(self._window, rest[:observed])
-        state = self._state(rest[observed + 1 :]) if header[3] else None
-        return Request(int(header[0]), int(header[1]), int(header[2]), observation, rest[observed], state)
+        (lane, step, life), (observation, is_first), state = self._requests.read(block)
+        return Request(lane, step, life, observation, is_first, state)
 
     def pack_answer(
         self, version: int, step: int, action: Tree, extras: Mapping[str, np.ndarray], state: Tree | None
     ) -> np.ndarray:
-        """Returns an answer, [num_bytes] uint8, with copies of the actions and extras."""
-        with_state = state is not None and self.remembers
-        block, (header, *rest) = _new(self._answers[with_state])
-        header[:] = (version, step, with_state, 0)
-        of_action = len(leaves(self._spec.action))
-        write(unflatten(self._spec.action, rest[:of_action]), action)
-        for name, target in zip(self._extras, rest[of_action:], strict=False):
-            target[...] = extras[name.removeprefix("extras/")]
-        if with_state:
-            write(self._state(rest[of_action + len(self._extras) :]), state)
-        return block
+        """Returns an answer, [num_bytes] uint8, with copies of the actions and of the extras that slots have."""
+        in_slots = {name: extras[name] for name in self._extras}
+        return self._answers.pack((version, step, 0), (action, in_slots), state)
 
     def read_answer(self, block: np.ndarray) -> Answer:
         """Returns the answer, as views of its bytes."""
-        header = _header(block)
-        _, *rest = view_leaves(self._answers[bool(header[2])], block)
-        of_action = len(leaves(self._spec.action))
-        names = [name.removeprefix("extras/") for name in self._extras]
-        extras = dict(zip(names, rest[of_action : of_action + len(names)], strict=True))
-        state = self._state(rest[of_action + len(names) :]) if header[2] else None
-        return Answer(int(header[0]), int(header[1]), unflatten(self._spec.action, rest[:of_action]), extras, state)
+        (version, step, _), (action, extras), state = self._answers.read(block)
+        return Answer(version, step, action, extras, state)
 
     def blank_state(self) -> Tree:
         """Returns the agent state of a lane's rows as zeros, [R, ...] a leaf."""
-        return map_leaves(lambda leaf: np.zeros((self._rows, *leaf.shape), leaf.dtype), self._layout.agent_state)
-
-    def _state(self, views: Sequence[np.ndarray]) -> Tree:
-        return unflatten(self._layout.agent_state, views)
-
-    def _of_step(self, name: str, tree: SpecTree) -> list[tuple[tuple[int, ...], str]]:
-        return [self._field(field_name(name, path)) for path, _ in items(tree)]
-
-    def _field(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Returns a slot's field, [T, B, ...], as that of a lane at one step, [R, ...]."""
-        (field,) = [field for field in self._layout.fields if field.name == name]
-        return (self._rows, *field.shape[2:]), field.dtype
+        return map_leaves(np.copy, self._blank_state)
 
 
-def _shapes(arrays: Sequence[np.ndarray]) -> Shapes:
-    return [(array.shape, array.dtype.name) for array in arrays]
+class _Format:
+    """Format of a message: three numbers, whether an agent state comes last, the arrays of its content, and that state.
+
+    Args:
+        content: tree of arrays with its shapes and dtypes.
+        state: likewise; () where rows have none, which is then never sent.
+
+    Attributes:
+        num_bytes: of a message without a state.
+    """
+
+    def __init__(self, content: Tree, state: Tree) -> None:
+        self._content, self._state, arrays = content, state, leaves(content)
+        self._size, self._state_size = len(arrays), len(leaves(state))
+        # By whether the state is there.
+        self._layouts = {False: _layout_of(arrays), True: _layout_of([*arrays, *leaves(state)])}
+        self.num_bytes = self._layouts[False].block_bytes
+
+    def pack(self, numbers: tuple[int, int, int], content: Sequence[Tree], state: Tree | None) -> np.ndarray:
+        """Returns a message, [num_bytes] uint8, with copies of the arrays of all parts of the content."""
+        with_state = state is not None and self._state_size > 0
+        layout = self._layouts[with_state]
+        block = np.empty(layout.block_bytes, np.uint8)
+        header, *targets = view_leaves(layout, block)
+        header[:] = (*numbers, with_state)
+        parts = [*content, state] if with_state else content
+        for target, values in zip(targets, [leaf for part in parts for leaf in leaves(part)], strict=True):
+            target[...] = values
+        return block
+
+    def read(self, block: np.ndarray) -> tuple[list[int], Tree, Tree | None]:
+        """Returns the numbers, the content and the state, None if it was not sent; arrays are views of the message."""
+        *numbers, with_state = block[:_HEADER_BYTES].view(np.int64).tolist()
+        _, *values = view_leaves(self._layouts[bool(with_state)], block)
+        state = unflatten(self._state, values[self._size :]) if with_state else None
+        return numbers, unflatten(self._content, values[: self._size]), state
 
 
-def _new(layout: ParamsLayout) -> tuple[np.ndarray, list[np.ndarray]]:
-    block = np.empty(layout.block_bytes, np.uint8)
-    return block, view_leaves(layout, block)
-
-
-def _header(block: np.ndarray) -> np.ndarray:
-    shape, dtype = _HEADER
-    return block[: math.prod(shape) * np.dtype(dtype).itemsize].view(dtype)
+def _layout_of(arrays: Sequence[np.ndarray]) -> ParamsLayout:
+    return params_layout([((_NUM_HEADER,), "int64"), *((array.shape, array.dtype.name) for array in arrays)])

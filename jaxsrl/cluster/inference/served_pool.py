@@ -5,12 +5,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from envpool_bridge.envs.protocol import EpisodeReset
-from envpool_bridge.pool import EnvPool, PoolOptions
 from jaxsrl.cluster.inference.client import RemoteActing, ServerLink
 from jaxsrl.cluster.inference.messages import ActingMessages
-from jaxsrl.collect.collector import CollectorConfig, split_reset, supervision_metrics
+from jaxsrl.collect.collector import CollectorConfig, open_pool, split_reset, supervision_metrics
 from jaxsrl.collect.inference.act import take_rows
-from jaxsrl.collect.slot_layout import agent_layout, agent_state_spec
+from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.plan.passes.place_inference import server_of_lane
 
@@ -28,21 +27,7 @@ class ServedCollector:
     def __init__(self, config: CollectorConfig, replica: int, lifecycle: Lifecycle, incarnation: int) -> None:
         plan, shape = config.plan, config.plan.shape
         self._first_row, self._shape, self._lifecycle = replica * shape.num_rows, shape, lifecycle
-        options = PoolOptions(
-            run_seed=config.seed,
-            first_sequence=config.first_sequence,
-            first_row=self._first_row,
-            supervision=config.supervision,
-            journal=config.journal,
-        )
-        self._pool = EnvPool(
-            config.env_source,
-            shape,
-            options,
-            extras=config.agent.extras,
-            agent_state=agent_state_spec(config.agent),
-            spec=config.spec,
-        )
+        self._pool = open_pool(config, replica)
         lanes = range(replica * shape.num_lanes, (replica + 1) * shape.num_lanes)
         limits = config.supervision
         self._acting = RemoteActing(

@@ -1,6 +1,6 @@
 """A batched inference server for lanes of environment hosts on other nodes. It knows no engine.
 
-Hosts ask for a lane at a time (`acting_messages`), several at the same moment. One thread answers: lanes that may be acted for
+Hosts ask for a lane at a time (`messages`), several at the same moment. One thread answers: lanes that may be acted for
 with the same parameters share a call where the plan merges lanes, and have a call of fixed shape each where it does not. What a
 policy remembers stays here from step to step; a client sends it along with its first request for a lane.
 """
@@ -24,6 +24,7 @@ from jaxsrl.cluster.inference.act_batch import ActingCalls
 from jaxsrl.cluster.inference.messages import ActingMessages, Request
 from jaxsrl.cluster.protocol.published_params import VersionQueue
 from jaxsrl.cluster.protocol.setup import HostSetup, load_setup
+from jaxsrl.collect.inference.batching import group_requests
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.collect.slot_layout import agent_layout
 from jaxsrl.machine.devices import Device
@@ -104,6 +105,7 @@ class ActionServer:
         self._enough = len(lanes) // plan.shape.lanes_per_worker
         self._store = ParamsStore(plan.max_policy_lag)
         device = acting_device(plan.inference.placement, made.replica)
+        self._num_lanes = len(lanes)
         self._calls = ActingCalls(config, key, lanes, self._messages, device)
         self._versions.open(made, lambda version, params: self._take_version(version, jax.device_put(params, device)))
         self._versions.wait_for_first(self._raise_closed)
@@ -232,12 +234,12 @@ class ActionServer:
 
     def _serve(self, version: int, params: Params, these: list[_Asked], begin: float) -> None:
         by_lane = {one.request.lane: one for one in these}
-        for group in self._calls.groups([one.request for one in these], self._merge):
-            asked = [by_lane[request.lane] for request in group]
+        for group in group_requests([one.request for one in these], self._num_lanes, self._merge):
+            asked = [by_lane[request.lane] for request in group.requests]
             for one in asked:
                 del self._waiting[one.request.lane]
             try:
-                answers = self._calls.act(params, version, group, self._merge)
+                answers = self._calls.act(params, version, group.requests, self._merge)
             except Exception as error:  # noqa: BLE001  the client raises it with this traceback
                 for one in asked:
                     one.answer.set_exception(error)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envpool_bridge.envs.protocol import EpisodeReset
-from envpool_bridge.shm.packed_arrays import ParamsLayout
 from jaxsrl.cluster.handle import Handle, RestartManager, usage_by_node
 from jaxsrl.cluster.hosts.host_handle import HostHandle
 from jaxsrl.cluster.protocol.bundles import SERVERS
@@ -32,12 +31,11 @@ class ServerHandle(Handle[RemoteServer]):
     room = SERVERS
     advice = "--cluster.num-inference-servers"
 
-    def __init__(self, config: CollectorConfig, params: ParamsLayout, index: int, node: str) -> None:
+    def __init__(self, config: CollectorConfig, index: int, node: str) -> None:
         lanes, size = lanes_of_server(config.plan, index), config.plan.shape.rows_per_lane
         super().__init__(config.supervision, index, node, slice(lanes.start * size, lanes.stop * size))
         # A server makes no environment and holds no recurrent state: each request brings that along.
         self._config = dataclasses.replace(config, env_source=None, agent_state=None)  # pyright: ignore[reportArgumentType]
-        self._params = params
 
     @property
     def made_progress(self) -> bool:
@@ -51,51 +49,45 @@ class ServerHandle(Handle[RemoteServer]):
     def start(self, versions: PublishedVersions) -> None:
         """Starts to act, with the versions of the parameters that it may need."""
         first_version = versions.held[0][0]
-        setup = make_setup(self._config, self.index, self._params, first_version, _NO_EPISODES, self.incarnation)
-        self.start_with(setup.to_bytes(), versions)
+        self.start_with(make_setup(self._config, self.index, first_version, _NO_EPISODES, self.incarnation), versions)
 
 
 class InferenceServerGroup:
-    """The servers that act for some hosts of a plan. Thread-safety: one thread, the learner's.
+    """The servers that act for some hosts of a plan; none where hosts act themselves. Thread-safety: one thread, the learner's.
 
     Args:
         engine: the cluster.
         config: of the run's collectors.
-        params: layout of the flat parameters.
         hosts: of the plan, that call these servers and no others.
+
+    Attributes:
+        handles: of the servers.
     """
 
-    def __init__(self, engine: Engine, config: CollectorConfig, params: ParamsLayout, hosts: range) -> None:
+    def __init__(self, engine: Engine, config: CollectorConfig, hosts: range) -> None:
         self._engine = engine
-        nodes = config.plan.inference.nodes
-        self._servers = [
-            ServerHandle(config, params, index, nodes[index]) for index in servers_of_hosts(config.plan, hosts)
-        ]
+        plan = config.plan
+        indices = servers_of_hosts(plan, hosts) if plan.calls_servers else ()
+        self.handles = [ServerHandle(config, index, plan.inference.nodes[index]) for index in indices]
         self._restarts = RestartManager(engine, config.supervision)
         self._connected: dict[tuple[int, int], tuple[RemoteHost, RemoteHost]] = {}  # by host and server
-        self._by_node: dict[str, dict[str, float]] = {server.node: {} for server in self._servers}
+        self._by_node: dict[str, dict[str, float]] = {server.node: {} for server in self.handles}
         self._seconds = {"busy_seconds": 0.0, "idle_seconds": 0.0}
 
     def spawn(self) -> None:
         """Starts their processes, without waiting."""
-        for server in self._servers:
+        for server in self.handles:
             server.spawn(self._engine, server.node)
 
     def start(self, versions: PublishedVersions) -> None:
         """Starts all of them that have a process."""
-        for server in self._servers:
+        for server in self.handles:
             if server.remote is not None and not server.is_started:
                 server.start(versions)
 
-    def publish(self, version: int, put: Any) -> None:
-        """Sends a version of the parameters to those that have started."""
-        for server in self._servers:
-            if server.is_started:
-                server.publish(version, put)
-
     def calls(self) -> dict[Call, ServerHandle]:
         """Returns the calls whose results have not been taken, with their server."""
-        return {call: server for server in self._servers for call in server.calls()}
+        return {call: server for server in self.handles for call in server.calls()}
 
     def on_result(self, server: ServerHandle, call: Call, value: Any) -> None:
         """Takes the result of a call."""
@@ -119,19 +111,21 @@ class InferenceServerGroup:
         Raises:
             HostLostError: see `RestartManager.poll`.
         """
-        self._restarts.poll(self._servers, lambda server: server.start(versions) if is_started else None)
+        self._restarts.poll(self.handles, lambda server: server.start(versions) if is_started else None)
         for host in hosts:
             self._connect(host)
 
     def totals(self) -> dict[str, float]:
-        """Returns totals since the start, by metric name: of each node, and of all inference together."""
+        """Returns totals since the start, by metric name: of each node, and of all inference together; {} without servers."""
+        if not self.handles:
+            return {}
         per_node = {
             f"{PREFIX}{node}/{name}": sums.get(name, 0.0) for node, sums in self._by_node.items() for name in _PER_NODE
         }
-        number = len(self._servers)
+        number = len(self.handles)
         return {
             **per_node,
-            **usage_by_node(self._servers, "servers"),
+            **usage_by_node(self.handles, "servers"),
             "inference/calls": sum(sums.get("calls", 0.0) for sums in self._by_node.values()),
             "inference/rows": sum(sums.get("rows", 0.0) for sums in self._by_node.values()),
             "inference/busy_seconds": self._seconds["busy_seconds"] / number,
@@ -141,14 +135,14 @@ class InferenceServerGroup:
 
     def close(self) -> None:
         """Ends them; idempotent."""
-        for server in self._servers:
+        for server in self.handles:
             server.kill()
 
     def _connect(self, host: HostHandle) -> None:
         """Sends a host the address of every server that it does not know yet, or no longer."""
         if host.remote is None or not host.is_started:
             return
-        for server in self._servers:
+        for server in self.handles:
             if server.remote is None:
                 continue
             known = self._connected.get((host.index, server.index))

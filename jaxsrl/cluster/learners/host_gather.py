@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-Arrays = dict[str, np.ndarray]
+from jaxsrl.checkpoints.store import Arrays
 
 _LENGTH_BYTES = 8
 _LEAST_BYTES, _PIECE_BYTES = 1024, 2**28

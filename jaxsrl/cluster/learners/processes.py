@@ -1,11 +1,10 @@
 """The learner processes of a run: joining, messages, barriers and failures, through jax's own coordination service."""
 
 import contextlib
-import queue
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.cluster.learners.abort_handler import AbortHandler
 from jaxsrl.config.parts import AUTO, DistributedConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.machine.lifecycle import REQUEUE_STATUS, RequeueError
+from jaxsrl.machine.lifecycle import REQUEUE_STATUS, RequeueError, call_in_thread
 
 _FAILED, _SHUTDOWN_SECONDS, _LOOK_SECONDS, _REASON_SECONDS = "jaxsrl/failed/", 10, 0.2, 3.0
 _LOST = (
@@ -34,17 +33,14 @@ class Processes:
         process_id: of this process.
         num_processes: of the run.
         wait_seconds: longest wait for the others.
+        is_main: whether this process writes the run directory.
     """
 
     def __init__(self, process_id: int, num_processes: int, wait_seconds: int, client: Any) -> None:
         self.process_id, self.num_processes, self.wait_seconds = process_id, num_processes, wait_seconds
+        self.is_main = process_id == 0
         self._client, self._barriers = client, 0
         self._abort = AbortHandler(lambda: _LOST, REQUEUE_STATUS)
-
-    @property
-    def is_main(self) -> bool:
-        """Returns whether this process writes the run directory."""
-        return self.process_id == 0
 
     def send(self, key: str, text: str) -> None:
         """Publishes a text for every process under `key`; it replaces an earlier one."""
@@ -142,31 +138,19 @@ class Processes:
 
     def _waited(self, call: Callable[[], Any], what: str) -> Any:
         """Returns the result of `call`, which runs in a thread so that signals and failures of others are noticed."""
-        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-
-        def body() -> None:
-            try:
-                answers.put((True, call()))
-            except Exception as error:  # noqa: BLE001  raised in the thread that waits
-                answers.put((False, error))
-
-        threading.Thread(target=body, name="waits for learners", daemon=True).start()
-        looked = time.monotonic()
-        while True:
-            try:
-                done, answer = answers.get(timeout=_LOOK_SECONDS)
-                break
-            except queue.Empty:
-                if time.monotonic() - looked > 1.0:
-                    self.raise_failed()
-                    looked = time.monotonic()
-        if done:
-            return answer
+        answer, looked = call_in_thread(call, "waits for learners"), time.monotonic()
+        while wait([answer], _LOOK_SECONDS).not_done:
+            if time.monotonic() - looked > 1.0:
+                self.raise_failed()
+                looked = time.monotonic()
+        error = answer.exception()
+        if error is None:
+            return answer.result()
         self.raise_failed()
         raise LostLearnerError(
-            f"process {self.process_id} of {self.num_processes} waited for {_late(answer) or what}, {self.wait_seconds} s at most: "
-            f"{_first_line(answer)}; if one is only slow, use a larger --distributed.wait-seconds"
-        ) from answer
+            f"process {self.process_id} of {self.num_processes} waited for {_late(error) or what}, {self.wait_seconds} s at most: "
+            f"{_first_line(error)}; if one is only slow, use a larger --distributed.wait-seconds"
+        ) from error
 
 
 def join(config: DistributedConfig, num_cpu_devices: int = 0) -> Processes | None:

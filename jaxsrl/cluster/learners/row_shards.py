@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxsrl.checkpoints.names import EPISODES, LOG
+from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.metrics.episodes import WINDOW
 
-Arrays = dict[str, np.ndarray]
 _RECENT, _TOTALS = EPISODES + "recent", (EPISODES + "count", EPISODES + "return_sum")
 _LENGTHS, _ACTIONS = LOG + "lengths", LOG + "actions"
 

@@ -3,11 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envpool_bridge.supervisor.supervisor import SupervisionTotals
-from jaxsrl.collect.collector import supervision_metrics
+from jaxsrl.collect.collector import SUPERVISION_METRICS
 from jaxsrl.metrics.cluster_traffic import PREFIX
-
-_COUNTED = frozenset(supervision_metrics([SupervisionTotals()]))
 
 
 def merge_episodes(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -40,7 +37,9 @@ def process_metrics(sent: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
 
 def summable_totals(totals: Mapping[str, float]) -> dict[str, float]:
     """Returns the totals that add up over processes: counts of failures, and traffic of the hosts on a cluster."""
-    return {name: value for name, value in totals.items() if name in _COUNTED or name.startswith(PREFIX)}
+    return {
+        name: value for name, value in totals.items() if name in SUPERVISION_METRICS.values() or name.startswith(PREFIX)
+    }
 
 
 def add_totals(own: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> dict[str, float]:

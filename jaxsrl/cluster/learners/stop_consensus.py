@@ -7,27 +7,10 @@ all requests. A request tagged with a later update is ignored until the barrier 
 
 import signal
 import time
-from typing import Protocol
+
+from jaxsrl.cluster.learners.processes import Processes
 
 _STOP = "jaxsrl/stop/"
-
-
-class Barrier(Protocol):
-    """The part of `Processes` that a consensus needs."""
-
-    process_id: int
-
-    def send(self, key: str, text: str) -> None:
-        """Publishes a text under a key."""
-        ...
-
-    def received(self, prefix: str) -> dict[str, str]:
-        """Returns the texts under keys with this prefix."""
-        ...
-
-    def wait_at_barrier(self) -> None:
-        """Waits until all processes are here."""
-        ...
 
 
 class StopConsensus:
@@ -40,7 +23,7 @@ class StopConsensus:
         waited_seconds: total wait for the other processes.
     """
 
-    def __init__(self, processes: Barrier) -> None:
+    def __init__(self, processes: Processes) -> None:
         self.stopped_by = ""
         self.waited_seconds = 0.0
         self._processes = processes

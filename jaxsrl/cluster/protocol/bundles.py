@@ -52,12 +52,10 @@ class Reserving:
 
     Attributes:
         spreading: over nodes.
-        host_gib: memory of each host in GiB; 0 reserves none.
         wait_seconds: that a run waits until there is room for all its hosts.
     """
 
     spreading: Spreading = "spread"
-    host_gib: float = 0.0
     wait_seconds: float = 60.0
 
 
@@ -85,7 +83,7 @@ def bundles_of_replay(plan: Plan, num_bytes: int) -> tuple[Bundle, ...]:
 
 def reserving(config: RunConfig) -> Reserving:
     """Returns how a run asks for its room."""
-    return Reserving(config.cluster.placement, config.cluster.host_memory_gib, config.cluster.placement_timeout_seconds)
+    return Reserving(config.cluster.placement, config.cluster.placement_timeout_seconds)
 
 
 def requested_bundles(

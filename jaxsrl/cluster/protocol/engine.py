@@ -137,9 +137,5 @@ class Engine(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Releases the cluster; idempotent."""
-        ...
-
 
 STATS_SECONDS = 1.0  # between questions

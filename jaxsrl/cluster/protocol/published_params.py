@@ -3,32 +3,20 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
 from agents.api import Params
-from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
+from envpool_bridge.shm.packed_arrays import ParamsLayout, view_leaves
 from jaxsrl.cluster.protocol.engine import Engine
 from jaxsrl.cluster.protocol.setup import HostSetup
+from jaxsrl.collect.acting_agent import layout_of, params_shapes
 
 _WAIT_SECONDS = 0.2
 _START_SECONDS = 600.0
-
-
-def layout_of(params: Params) -> ParamsLayout:
-    """Returns the layout of parameters (or of their shapes) in a flat buffer."""
-    return params_layout([(leaf.shape, np.dtype(leaf.dtype).name) for leaf in jax.tree.leaves(params)])
-
-
-def packed(layout: ParamsLayout, leaves: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the leaves copied into one buffer, [block_bytes] uint8."""
-    block = np.zeros(layout.block_bytes, np.uint8)
-    for target, leaf in zip(view_leaves(layout, block), leaves, strict=True):
-        target[...] = leaf
-    return block
 
 
 class PublishedVersions:
@@ -47,7 +35,10 @@ class PublishedVersions:
 
     def publish(self, version: int, params: Params) -> Any:
         """Puts a version into the cluster; returns what stands for it in calls."""
-        block = packed(self._layout, jax.device_get(jax.tree.leaves(params)))
+        block = np.zeros(self._layout.block_bytes, np.uint8)
+        leaves = jax.device_get(jax.tree.leaves(params))
+        for target, leaf in zip(view_leaves(self._layout, block), leaves, strict=True):
+            target[...] = leaf
         put = self._engine.put(block)
         self._held[version] = put
         while len(self._held) > self._kept:
@@ -72,17 +63,19 @@ class VersionQueue:
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self._early: dict[int, np.ndarray] = {}  # versions whose turn has not come
-        self._setup: HostSetup | None = None
-        self._next = 0
+        self._publish: Callable[[int, Params], None] | None = None  # once it is open
+        self._first = self._next = 0
 
     def open(self, setup: HostSetup, publish: Callable[[int, Params], None]) -> None:
         """Publishes the versions so far, from the first one of the setup, and all later ones."""
+        shapes = params_shapes(setup.config.agent)
         with self._changed:
-            self._setup, self._publish, self._next = setup, publish, setup.first_version
+            self._layout, self._structure = layout_of(shapes), jax.tree.structure(shapes)
+            self._publish, self._first, self._next = publish, setup.first_version, setup.first_version
             self._publish_ready()
 
     def receive(self, version: int, block: np.ndarray) -> None:
-        """Takes a version; `block` is flat, as the setup's layout says, and may be read-only."""
+        """Takes a version; `block` is flat, as `layout_of` the agent's parameters says, and may be read-only."""
         with self._changed:
             self._early[version] = block
             self._publish_ready()
@@ -96,7 +89,7 @@ class VersionQueue:
         Raises:
             TimeoutError: it did not come in time.
         """
-        deadline, first = time.monotonic() + _START_SECONDS, self._setup.first_version if self._setup else 0
+        deadline, first = time.monotonic() + _START_SECONDS, self._first
         with self._changed:
             while self._next == first:
                 raise_if_closed()
@@ -105,8 +98,8 @@ class VersionQueue:
                 self._changed.wait(_WAIT_SECONDS)
 
     def _publish_ready(self) -> None:
-        while self._setup is not None and self._next in self._early:
-            leaves = view_leaves(self._setup.params_layout, self._early.pop(self._next))
-            self._publish(self._next, jax.tree.unflatten(jax.tree.structure(self._setup.template), leaves))
+        while self._publish is not None and self._next in self._early:
+            leaves = view_leaves(self._layout, self._early.pop(self._next))
+            self._publish(self._next, jax.tree.unflatten(self._structure, leaves))
             self._next += 1
         self._changed.notify_all()

@@ -26,8 +26,6 @@ from jaxsrl.collect.actors.factory import set_up_jax
 
 _SLOT_SECONDS = 1e6  # until a host has filled a slot; the learner's process ends hosts that do not answer
 _LOOK_SECONDS = 1.0
-_SERVER_CALLS = 4096  # at once: one a lane, and a few more
-_CONTROL_CALLS = 4  # at once: one may wait for priorities that another brings
 
 
 class RayHost:
@@ -125,8 +123,8 @@ class RayCommand:
         os._exit(1)
 
 
-class RayRemote:
-    """A RemoteHost that is a Ray actor.
+def start_actor(ray: Any, body: type, options: dict[str, Any], *arguments: Any) -> Any:
+    """Starts an actor.
 
     Args:
         ray: the module.
@@ -134,78 +132,42 @@ class RayRemote:
         options: of the actor: its node, its resources and its concurrency.
         arguments: of the class.
     """
+    return ray.remote(**options, max_restarts=0, max_task_retries=0)(body).remote(*arguments)
 
-    def __init__(self, ray: Any, body: type, options: dict[str, Any], *arguments: Any) -> None:
-        self._ray = ray
-        self._actor = ray.remote(**options, max_restarts=0, max_task_retries=0)(body).remote(*arguments)
+
+class RayRemote:
+    """A RemoteHost that is a Ray actor.
+
+    Args:
+        actor: one of the bodies above.
+        has_groups: whether its concurrency groups answer calls; otherwise one thread or event loop answers all of them.
+    """
+
+    def __init__(self, actor: Any, has_groups: bool = False) -> None:
+        self._actor, self._has_groups = actor, has_groups
 
     def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        return self._actor.invoke.options(concurrency_group=group).remote(method, *arguments)
+        invoke = self._actor.invoke.options(concurrency_group=group) if self._has_groups else self._actor.invoke
+        return invoke.remote(method, *arguments)
 
     def kill(self) -> None:
         """Ends the process by SIGKILL; the kernel ends its workers with it."""
-        self._ray.kill(self._actor, no_restart=True)
-
-
-class RayRemoteHost(RayRemote):
-    """A RemoteHost with the environments of some rows."""
-
-    def __init__(self, ray: Any, options: dict[str, Any]) -> None:
-        super().__init__(ray, RayHost, {**options, "concurrency_groups": {"slots": 1, "control": 2}})
-
-
-class RayRemoteCommand(RayRemote):
-    """A RemoteHost with one command.
-
-    Args:
-        ray: the module.
-        options: of the actor.
-    """
-
-    def __init__(self, ray: Any, options: dict[str, Any]) -> None:
-        super().__init__(ray, RayCommand, options)
-
-    def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        del group  # one thread answers all calls
-        return self._actor.invoke.remote(method, *arguments)
+        importlib.import_module("ray").kill(self._actor, no_restart=True)
 
 
 class RayRemoteReplay(RayRemote):
-    """A RemoteReplay.
-
-    Args:
-        ray: the module.
-        options: of the actor.
-        slots: number of slots on their way to it; a thread waits for each.
-    """
-
-    def __init__(self, ray: Any, options: dict[str, Any], slots: int) -> None:
-        groups = {"slots": slots, "samples": 1, "control": _CONTROL_CALLS}
-        super().__init__(ray, RayReplay, {**options, "concurrency_groups": groups})
+    """A RemoteReplay."""
 
     def fetch(self, host: int, incarnation: int, slot: Call) -> Call:
         return self._actor.fetch.options(concurrency_group="slots").remote(host, incarnation, [slot])
 
 
 class RayRemoteServer(RayRemote):
-    """A RemoteServer.
-
-    Args:
-        ray: the module.
-        options: of the actor.
-        gpus: of its node; 0 for the processor.
-    """
-
-    def __init__(self, ray: Any, options: dict[str, Any], gpus: int) -> None:
-        super().__init__(ray, RayServer, {**options, "num_gpus": gpus, "max_concurrency": _SERVER_CALLS}, gpus)
+    """A RemoteServer."""
 
     @property
     def link(self) -> "RayLink":
         return RayLink(self._actor)
-
-    def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        del group  # an asynchronous actor has none
-        return self._actor.invoke.remote(method, *arguments)
 
 
 @dataclasses.dataclass(frozen=True)

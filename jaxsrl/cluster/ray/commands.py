@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from jaxsrl.cluster.node_processes import NodeLimits, NodeProcesses, SharedFile, share_of_nodes
-from jaxsrl.cluster.ray.actors import RayRemoteCommand
+from jaxsrl.cluster.ray.actors import RayCommand, RayRemote, start_actor
 from jaxsrl.cluster.ray.engine import RayEngine, import_ray
 
 
@@ -32,8 +32,8 @@ def processes_on_nodes(
     nodes = ", ".join(f"{node.name}: {node.num_cores}" for node in engine.nodes())
     room = f"it takes {cores} cores and {gpus} GPUs; cores of the nodes: {nodes}"
 
-    def spawn() -> RayRemoteCommand:
-        return engine.head.call(lambda: RayRemoteCommand(ray, options))
+    def spawn() -> RayRemote:
+        return RayRemote(engine.head.call(lambda: start_actor(ray, RayCommand, options)))
 
     processes = NodeProcesses(engine, spawn, shared, room, show, limits)
     try:

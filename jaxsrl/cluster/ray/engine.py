@@ -14,18 +14,24 @@ from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.bundles import HOSTS, REPLAY, SERVERS, Bundle, Reserving
 from jaxsrl.cluster.protocol.engine import Call, HostGoneError
 from jaxsrl.cluster.ray.actors import (
-    RayRemoteHost,
+    RayHost,
+    RayRemote,
     RayRemoteReplay,
     RayRemoteServer,
+    RayReplay,
+    RayServer,
     first_words,
     is_doubted,
     raise_cause,
+    start_actor,
 )
 from jaxsrl.cluster.ray.head import Head
 from jaxsrl.cluster.ray.placement_group import HostGroup, reserved
 from jaxsrl.machine.resources import Node
 
 _GET_SECONDS = 60.0  # for what has ended already
+_SERVER_CALLS = 4096  # at once: one a lane, and a few more
+_CONTROL_CALLS = 4  # at once: one may wait for priorities that another brings
 _UNKNOWN: Mapping[str, str] = {}
 
 
@@ -117,17 +123,20 @@ class RayEngine:
         return (self.name_of(node_id) or None) if node_id is not None else None
 
     # An actor starts in its bundle, which moves to another node when its own dies.
-    def spawn(self, host: int, node: str) -> RayRemoteHost:
+    def spawn(self, host: int, node: str) -> RayRemote:
         del node
-        return self.head.call(lambda: RayRemoteHost(self._ray, self.rooms[HOSTS].options(host)))
+        actor = self._start(RayHost, HOSTS, host, concurrency_groups={"slots": 1, "control": 2})
+        return RayRemote(actor, has_groups=True)
 
     def spawn_server(self, server: int, node: str, gpus: int) -> RayRemoteServer:
         del node
-        return self.head.call(lambda: RayRemoteServer(self._ray, self.rooms[SERVERS].options(server), gpus))
+        actor = self._start(RayServer, SERVERS, server, gpus, num_gpus=gpus, max_concurrency=_SERVER_CALLS)
+        return RayRemoteServer(actor)
 
     def spawn_replay(self, node: str, slots: int) -> RayRemoteReplay:
         del node
-        return self.head.call(lambda: RayRemoteReplay(self._ray, self.rooms[REPLAY].options(0), slots))
+        groups = {"slots": slots, "samples": 1, "control": _CONTROL_CALLS}  # a thread waits for each slot on its way
+        return RayRemoteReplay(self._start(RayReplay, REPLAY, 0, concurrency_groups=groups), has_groups=True)
 
     def check(self) -> None:
         self.head.check()
@@ -152,8 +161,9 @@ class RayEngine:
         except exceptions.RayError as error:
             raise HostGoneError(first_words(error), is_doubted(exceptions, error)) from error
 
-    def close(self) -> None:
-        """Does nothing: the code that connected to the cluster disconnects."""
+    def _start(self, body: type, kind: str, index: int, *arguments: Any, **options: Any) -> Any:
+        room = self.rooms[kind]
+        return self.head.call(lambda: start_actor(self._ray, body, {**room.options(index), **options}, *arguments))
 
     def _alive(self) -> list[dict[str, Any]]:
         """Returns the living nodes, which have names from now on."""

@@ -5,7 +5,6 @@ nothing. Here a lost head is an error before that.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -13,9 +12,11 @@ from typing import Any, TypeVar
 
 from jaxsrl.cluster.protocol.engine import ClusterLostError
 from jaxsrl.cluster.ray.local_nodes import RECONNECT
+from jaxsrl.machine.lifecycle import call_in_thread
 
 _LOST_SECONDS = 30.0  # half of Ray's own value: on other machines, Ray's processes have that one
 _LOOK_SECONDS = 10.0
+_THREAD = "calls head"
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class Head:
             ClusterLostError: the head did not answer in time.
         """
         if not self._is_lost:
-            result = started(function)
+            result = call_in_thread(function, _THREAD)
             if not wait([result], self._limit).not_done:
                 return result.result()
         raise self._lost_error()
@@ -51,7 +52,7 @@ class Head:
         now = time.monotonic()
         if self._look is None:
             if now - self._looked_at >= _LOOK_SECONDS and not self._is_lost:
-                self._looked_at, self._look = now, started(self._nodes)
+                self._looked_at, self._look = now, call_in_thread(self._nodes, _THREAD)
         elif self._look.done():
             self._look = None
         # This process may have been paused: the answer then comes now.
@@ -70,17 +71,3 @@ class Head:
             f"process (gcs_server) and its machine, and start Ray again if you started it. The same command resumes from the "
             f"newest checkpoint"
         )
-
-
-def started(function: Callable[[], T]) -> "Future[T]":
-    """Calls a function in a thread that the end of this process does not wait for; returns its result to come."""
-    result: Future[T] = Future()
-
-    def body() -> None:
-        try:
-            result.set_result(function())
-        except BaseException as error:  # noqa: BLE001  raised where the result is taken
-            result.set_exception(error)
-
-    threading.Thread(target=body, name="calls head", daemon=True).start()
-    return result

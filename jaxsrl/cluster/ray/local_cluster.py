@@ -23,6 +23,7 @@ from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 from jaxsrl.cluster.ray.engine import import_ray
 from jaxsrl.cluster.ray.local_nodes import ENVIRONMENT, RECONNECT
 from jaxsrl.cluster.ray.token import make_token, read_again, token_of
+from jaxsrl.machine.default_environment import default_environment
 from jaxsrl.machine.lifecycle import Lifecycle
 
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
@@ -114,14 +115,8 @@ class LocalCluster:
         _connect(address, self._token)
 
     def _start(self, cores: int, store_bytes: int) -> "subprocess.Popen[str]":
-        command = [
-            sys.executable,
-            "-m",
-            "jaxsrl.cluster.ray.local_nodes",
-            str(self.directory),
-            str(cores),
-            str(store_bytes),
-        ]
+        program = [sys.executable, "-m", "jaxsrl.cluster.ray.local_nodes"]
+        command = [*program, str(self.directory), str(cores), str(store_bytes)]
         path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
         log = self.directory / "nodes.log"
         with log.open("w") as output:
@@ -202,7 +197,7 @@ def joined_local_cluster(directory: str) -> Iterator[None]:
 
 def _connect(address: str, token: dict[str, str]) -> None:
     """Connects this process to a cluster that was started here."""
-    with _environment({**ENVIRONMENT, **token}), _sigterm_as_it_is():
+    with default_environment({**ENVIRONMENT, **token}), _sigterm_as_it_is():
         read_again()
         # A Ray that was imported before has read its switch already.
         setattr(importlib.import_module("ray._private.ray_constants"), "ENABLE_RAY_CLUSTER", False)  # noqa: B010
@@ -229,7 +224,7 @@ def joined_cluster(flag: str = "--cluster.address") -> Iterator[None]:
         UserError: Ray is not installed, or there is no cluster.
     """
     values = {name: ENVIRONMENT[name] for name in ("RAY_USAGE_STATS_ENABLED", RECONNECT)}
-    with _environment(values), _sigterm_as_it_is():
+    with default_environment(values), _sigterm_as_it_is():
         ray = import_ray(flag)
         is_ours = not ray.is_initialized()  # else a notebook's, say, which stays connected
         try:
@@ -256,15 +251,3 @@ def _sigterm_as_it_is() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Sets these environment variables, inside, unless the user has set them."""
-    changed = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(changed)
-    try:
-        yield
-    finally:
-        for name in changed:
-            os.environ.pop(name, None)

@@ -38,6 +38,9 @@ class Nodes:
     Args:
         cores: that each node says it has.
         object_store_bytes: of each.
+
+    Attributes:
+        address: of the head, host:port.
     """
 
     def __init__(self, cores: int, object_store_bytes: int) -> None:
@@ -56,11 +59,7 @@ class Nodes:
             head_node_args={**self._common, "num_cpus": 0, "node_name": "head"},
             shutdown_at_exit=True,
         )
-
-    @property
-    def address(self) -> str:
-        """The address of the head, host:port."""
-        return str(self._cluster.address)
+        self.address = str(self._cluster.address)
 
     def add(self, name: str, gpus: str = "0") -> None:
         """Starts one more node that offers this number of GPUs; returns when it has joined."""

@@ -4,17 +4,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import contextlib
-import dataclasses
 import importlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.models import CALL_SECONDS, START_SECONDS, RemoteModelStore
-from jaxsrl.cluster.protocol.engine import Call, Group, RemoteHost
-from jaxsrl.cluster.ray.actors import RayModels
+from jaxsrl.cluster.protocol.engine import RemoteHost
+from jaxsrl.cluster.ray.actors import RayModels, RayRemote, start_actor
 from jaxsrl.cluster.ray.engine import RayEngine, import_ray
 
 NAMESPACE = "jaxsrl.models"
@@ -22,20 +20,6 @@ NAMESPACE = "jaxsrl.models"
 
 _CLIENT_CALLS = 4096  # at once: one of each waiting client, and a few more
 _LOOK_SECONDS = 0.2
-
-
-@dataclasses.dataclass(frozen=True)
-class _RayRemoteModels:
-    """A RemoteHost with a ModelStoreHost, which this process may have started or not."""
-
-    actor: Any
-
-    def call(self, group: Group, method: str, *arguments: Any) -> Call:
-        del group  # an asynchronous actor has none
-        return self.actor.invoke.remote(method, *arguments)
-
-    def kill(self) -> None:
-        import_ray().kill(self.actor, no_restart=True)
 
 
 @contextlib.contextmanager
@@ -56,12 +40,12 @@ def served_models(directory: Path, name: str, timeout_seconds: float = CALL_SECO
     ray = import_ray()
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     here = strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "scheduling_strategy": here}
-    body = ray.remote(**options, max_concurrency=_CLIENT_CALLS, max_restarts=0, max_task_retries=0)(RayModels)
+    options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_concurrency": _CLIENT_CALLS}
     try:
-        remote = _RayRemoteModels(body.remote(str(directory.resolve())))
+        actor = start_actor(ray, RayModels, {**options, "scheduling_strategy": here}, str(directory.resolve()))
     except ValueError as error:
         raise UserError(f"a model store {name!r} is in this cluster: choose another name ({error})") from error
+    remote = RayRemote(actor)
     try:
         yield _started(remote, name, timeout_seconds)
     finally:
@@ -92,7 +76,7 @@ def connect_models(name: str, timeout_seconds: float = CALL_SECONDS) -> RemoteMo
                 f"no model store {name!r} in this cluster within {timeout_seconds:g} s: there are "
                 f"{', '.join(sorted(names)) or 'none'}; serve one with jaxsrl models RUN --serve {name}"
             ) from None
-        return _started(_RayRemoteModels(actor), name, timeout_seconds)
+        return _started(RayRemote(actor), name, timeout_seconds)
 
 
 def _started(remote: RemoteHost, name: str, timeout_seconds: float) -> RemoteModelStore:

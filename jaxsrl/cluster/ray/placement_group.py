@@ -11,6 +11,8 @@ When a node dies Ray reserves its bundles on another node, or on the next one th
 
 import contextlib
 import importlib
+import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from functools import partial
@@ -18,10 +20,14 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, match_bundles, placement_error
-from jaxsrl.cluster.ray.head import started
-from jaxsrl.cluster.ray.reservation import all_or_none
+from jaxsrl.machine.lifecycle import call_in_thread
 from jaxsrl.machine.resources import Node
 
+HOLD_SECONDS = 5.0
+"""Longest that one group is held while the next is waited for."""
+
+_PAUSE_SECONDS = (0.5, 2.0)  # before the next attempt; random, so that two processes do not retry in step
+_RANDOM = random.Random()  # not the module's own, whose numbers may be a user's
 _REMOVE_SECONDS = 5.0
 _STATES_WITH_ROOM = ("CREATED", "RESCHEDULING")  # while it is rescheduled, bundles of living nodes are where they were
 
@@ -50,8 +56,8 @@ class HostGroup:
 
     def node_id(self, host: int) -> str | None:
         """Returns the Ray id of the node with the host's bundle; None while there is none."""
-        nodes = placed_on(self._table())
-        return nodes.get(self.bundle_of_host[host])
+        table = importlib.import_module("ray.util.placement_group").placement_group_table(self._group)
+        return placed_on(table).get(self.bundle_of_host[host])
 
     def options(self, host: int) -> dict[str, Any]:
         """Returns the options of a Ray actor that takes the whole bundle of the host."""
@@ -61,9 +67,6 @@ class HostGroup:
         )
         options: dict[str, Any] = {"num_cpus": self.bundle.cores, "scheduling_strategy": strategy}
         return {**options, "memory": self.bundle.memory_bytes} if self.bundle.memory_bytes else options
-
-    def _table(self) -> dict[str, Any]:
-        return importlib.import_module("ray.util.placement_group").placement_group_table(self._group)
 
 
 @contextlib.contextmanager
@@ -102,8 +105,7 @@ def reserved(
         yield tuple(room for group in made for room in group.rooms(name_of))
     finally:
         for group in made:
-            with contextlib.suppress(Exception):  # the cluster may be gone, and the group with it
-                group.remove()
+            _remove_safely(group)
 
 
 class _AskedGroup:
@@ -119,7 +121,8 @@ class _AskedGroup:
 
     def remove(self) -> None:
         """Removes it, or leaves it to Ray if the head is lost."""
-        wait([started(partial(self._groups.remove_placement_group, self._group))], _REMOVE_SECONDS)
+        remove = partial(self._groups.remove_placement_group, self._group)
+        wait([call_in_thread(remove, "removes room")], _REMOVE_SECONDS)
 
     def rooms(self, name_of: Callable[[str], str]) -> list[HostGroup]:
         """Returns the group's bundles by kind, once the group is placed."""
@@ -130,6 +133,49 @@ class _AskedGroup:
             groups.append(HostGroup(self._group, kind[0], [first + number for number in chosen]))
             first += len(kind)
         return groups
+
+
+def all_or_none(asks: Sequence[Callable[[], _AskedGroup]], seconds: float) -> list[_AskedGroup]:
+    """Asks for groups one after the other until all are there at once.
+
+    None is held while the next is waited for without a limit: two runs that each held what the other waits for would both wait
+    until both give up.
+
+    Args:
+        asks: each asks for one; the first is waited for holding nothing, so the largest should be that.
+        seconds: in all.
+
+    Returns:
+        All of them, in order, which the caller removes; [] if they were not to be had in time, and nothing is held then.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        held = _all_there(asks, deadline)
+        left = deadline - time.monotonic()
+        if held or left <= 0.0:
+            return held
+        time.sleep(min(left, _RANDOM.uniform(*_PAUSE_SECONDS)))
+
+
+def _all_there(asks: Sequence[Callable[[], _AskedGroup]], deadline: float) -> list[_AskedGroup]:
+    """Returns all groups, or [] after a try that failed, which leaves nothing behind."""
+    held: list[_AskedGroup] = []
+    with contextlib.ExitStack() as undone:
+        for ask in asks:
+            limit = max(0.0, deadline - time.monotonic())
+            limit = min(limit, HOLD_SECONDS) if held else limit
+            held.append(ask())
+            undone.callback(_remove_safely, held[-1])
+            if not held[-1].wait(limit):
+                return []
+        undone.pop_all()
+    return held
+
+
+def _remove_safely(asked: _AskedGroup) -> None:
+    """Removes a group; the cluster may be gone, and the group with it."""
+    with contextlib.suppress(Exception):
+        asked.remove()
 
 
 def placed_on(table: dict[str, Any]) -> dict[int, str]:

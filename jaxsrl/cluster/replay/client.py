@@ -65,7 +65,7 @@ class RemoteReplayClient:
 
     Args:
         config: of the run's sources.
-        engine: the cluster; the caller closes it after this.
+        engine: the cluster, which outlives this.
         update_key: the run's; only its kind matters here.
     """
 
@@ -92,7 +92,7 @@ class RemoteReplayClient:
         self._handle = ReplayHandle(config, plan.replay.nodes[0])
         self._restarts = RestartManager(engine, config.supervision)
         self._handle.spawn(engine, self._handle.node)
-        self._handle.start_with(setup.to_bytes(), None)
+        self._handle.start_with(setup, None)
 
     @property
     def num_steps(self) -> int:

@@ -29,7 +29,6 @@ class ReplayHost:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._setup: ReplaySetup | None = None
         self._replay: LocalReplayClient | None = None
         self._closed = False
         self._staged: dict[tuple[int, int, int], np.ndarray] = {}  # by host, incarnation and sequence
@@ -59,7 +58,7 @@ class ReplayHost:
         self._journals = [journal for journal in opened if journal is not None]
         replay = LocalReplayClient(made.agent.data, made.shapes, _IDLE_SECONDS, 2 * self._blocks.most)
         with self._changed:
-            self._setup, self._replay = made, replay
+            self._layout, self._key_impl, self._replay = made.layout, made.key_impl, replay
             self._changed.notify_all()
         if self._closed:
             replay.close()
@@ -94,15 +93,15 @@ class ReplayHost:
         Returns:
             `stats`, with "due": the number of samples that are due.
         """
-        replay, setup = self._started_client(), self._made
+        replay = self._started_client()
         replay.end_update()
         with self._changed:
             wanted = [(host, made, sequence) for host, made in enumerate(incarnations)]
             memories = [self._staged.pop(key) for key in wanted]
             self._newest = dict(zip(wanted, memories, strict=True))
             self._staged = {key: memory for key, memory in self._staged.items() if key[2] > sequence}
-        slots: list[SlotViews] = [view_slot(setup.layout, memory.data) for memory in memories]
-        key = jax.random.wrap_key_data(jax.numpy.asarray(key_data), impl=setup.key_impl)
+        slots: list[SlotViews] = [view_slot(self._layout, memory.data) for memory in memories]
+        key = jax.random.wrap_key_data(jax.numpy.asarray(key_data), impl=self._key_impl)
         due = replay.insert(trajectory_on_host(slots), UpdateKeys(self._keys, key))
         for journal, slot in zip(self._journals, slots, strict=False):
             journal.note(sequence, slot)
@@ -185,12 +184,6 @@ class ReplayHost:
             for journal in self._journals:
                 journal.close()
 
-    @property
-    def _made(self) -> ReplaySetup:
-        if self._setup is None:
-            raise RuntimeError("start comes first")
-        return self._setup
-
     def _started_client(self) -> LocalReplayClient:
         """Waits for the replay client and returns it."""
         with self._changed:
@@ -228,8 +221,4 @@ def copy_part(arrays: Sequence[np.ndarray], number: int, part: np.ndarray, out: 
 
 def bytes_of_leaves(tree: Any) -> list[np.ndarray]:
     """Returns the leaves of a tree of C-contiguous arrays as views of their bytes, in order."""
-    return [_bytes_of(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    return np.asarray(array).reshape(-1).view(np.uint8)
+    return [np.asarray(leaf).reshape(-1).view(np.uint8) for leaf in jax.tree.leaves(tree)]

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cloudpickle
 import jax
 import numpy as np
 
@@ -12,7 +11,7 @@ from agents.api import ReplayAgent, Sample, Trajectory
 from envpool_bridge.shm.layout import SlotLayout
 from envpool_bridge.shm.packed_arrays import ParamsLayout, params_layout, view_leaves
 from envpool_bridge.spec.specs import EnvSpec
-from jaxsrl.cluster.protocol.setup import JAX_SETTINGS, acting_agent
+from jaxsrl.collect.acting_agent import acting_agent, read_jax_settings
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
 
@@ -46,9 +45,6 @@ class ReplaySetup:
     jax_settings: Mapping[str, Any]
     journal: str = ""
 
-    def to_bytes(self) -> bytes:
-        return cloudpickle.dumps(self)
-
 
 def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplaySetup:
     """Returns the setup of the replay of a run whose plan has environment hosts.
@@ -63,16 +59,13 @@ def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplayS
     agent, plan, spec = config.agent, config.plan, config.spec
     if not isinstance(agent, ReplayAgent):
         raise TypeError(f"agent {agent.name} does not learn from replay")
-    sent = acting_agent(agent, jax.eval_shape(agent.init, jax.random.key(0)).params)
-    if not isinstance(sent, ReplayAgent):
-        raise TypeError("an agent that learns from replay is one without what learns too")
     return ReplaySetup(
-        agent=sent,
+        agent=acting_agent(agent),
         layout=agent_layout(spec, plan.shape, agent),
         shapes=trajectory_shapes(agent, spec, plan.num_rows, plan.shape.rollout_length),
         num_hosts=plan.environments.replicas,
         key_impl=str(jax.random.key_impl(update_key)),
-        jax_settings={name: getattr(jax.config, name) for name in JAX_SETTINGS},
+        jax_settings=read_jax_settings(),
         journal=config.journal,
     )
 
@@ -87,19 +80,17 @@ def sample_layout(agent: ReplayAgent, spec: EnvSpec) -> tuple[Any, ParamsLayout]
 
 
 class SampleBlocks:
-    """Packs samples into flat buffers, and reads them as views of these. Any thread."""
+    """Packs samples into flat buffers, and reads them as views of these. Any thread.
+
+    Attributes:
+        num_bytes: of a sample.
+        most: samples in an answer, at most.
+    """
 
     def __init__(self, setup: ReplaySetup) -> None:
         self._structure, self._flat = sample_layout(setup.agent, setup.layout.spec)
-
-    @property
-    def num_bytes(self) -> int:
-        return self._flat.block_bytes
-
-    @property
-    def most(self) -> int:
-        """Samples in an answer, at most."""
-        return max(1, min(_MOST_SAMPLES, _ANSWER_BYTES // self.num_bytes))
+        self.num_bytes = self._flat.block_bytes
+        self.most = max(1, min(_MOST_SAMPLES, _ANSWER_BYTES // self.num_bytes))
 
     def pack(self, first: int, samples: Sequence[Sample]) -> np.ndarray:
         """Returns samples of the run from number `first` on, [k * num_bytes] uint8; arrays as `HostBuffer.sample`."""

@@ -1,26 +1,10 @@
 """Counters of the actors' inference calls, in shared memory for the learner's process."""
 
-import dataclasses
-
 from envpool_bridge.shm.layout import ALIGNMENT
 from envpool_bridge.shm.segment import SharedBytes, reserve
+from jaxsrl.collect.inference.act import InferenceStats
 
 _WORDS = ALIGNMENT // 8
-
-
-@dataclasses.dataclass(frozen=True)
-class ActorTotals:
-    """Totals of all actors since their start.
-
-    Attributes:
-        calls: calls of the jitted function.
-        rows: rows acted for.
-        busy_seconds: time spent acting, summed over actors.
-    """
-
-    calls: int
-    rows: int
-    busy_seconds: float
 
 
 class ActorCounters:
@@ -50,11 +34,11 @@ class ActorCounters:
         words[place + 1] += rows
         words[place + 2] += int(seconds * 1e9)
 
-    def totals(self) -> ActorTotals:
+    def totals(self) -> InferenceStats:
         """Sums the counters over actors."""
         words, places = self._words, range(0, self._num_actors * _WORDS, _WORDS)
         calls, rows, nanoseconds = (sum(words[place + index] for place in places) for index in range(3))
-        return ActorTotals(calls, rows, nanoseconds * 1e-9)
+        return InferenceStats(calls, rows, nanoseconds * 1e-9)
 
     def close(self) -> None:
         """Closes the memory; idempotent."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from envpool_bridge.shm.layout import SlotLayout
-from envpool_bridge.shm.packed_arrays import ParamsLayout
 from envpool_bridge.spec.tree import Tree
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ class ActorFactory:
     """Factory of an actor's policy, called in the actor; an envpool_bridge.worker.policy.MakeLocalPolicy.
 
     Attributes:
-        agent: a pickled pair of the agent and a tree with the structure of its parameters (leaves are ignored).
-        params_layout: layout of the shared parameters.
+        agent: the pickled agent (`acting_agent`).
         max_policy_lag: decides which version acts.
         key_data: data of the run's action key, uint32.
         key_impl: name of the key's implementation.
@@ -32,7 +30,6 @@ class ActorFactory:
     """
 
     agent: bytes
-    params_layout: ParamsLayout
     max_policy_lag: int
     key_data: np.ndarray
     key_impl: str

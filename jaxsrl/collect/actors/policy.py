@@ -1,5 +1,6 @@
 """Policy of an actor: the agent's `act` for the actor's own rows, with parameters from shared memory."""
 
+import dataclasses
 import os
 import pickle
 import time
@@ -12,13 +13,13 @@ import numpy as np
 
 from agents.api import AgentState, AnyAgent, Array, Params
 from envpool_bridge.shm.layout import SlotLayout
-from envpool_bridge.shm.slots import ActRows, blank_window
+from envpool_bridge.shm.slots import ActRows
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.collect.acting_agent import layout_of, params_shapes, use_jax_settings
 from jaxsrl.collect.actors.counters import ActorCounters
 from jaxsrl.collect.actors.factory import ActorFactory
-from jaxsrl.collect.inference.act import act_in_slot, make_act, row_keys, take_rows, wrap_step
+from jaxsrl.collect.inference.act import act_in_slot, compile_act, make_act, row_keys, take_rows, wrap_step
 from jaxsrl.collect.params.shared_memory import SharedParams
-from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
 _STORED_VERSIONS = 2  # parts of one actor may be in slots of two sequences
 
@@ -30,14 +31,10 @@ class ActorParams:
         shared: parameters in shared memory.
         structure: PyTreeDef of the parameters.
         max_policy_lag: decides which version acts.
-
-    Attributes:
-        structure: PyTreeDef of the parameters.
     """
 
     def __init__(self, shared: SharedParams, structure: Any, max_policy_lag: int) -> None:
-        self.structure = structure
-        self._shared, self._lag = shared, max_policy_lag
+        self._shared, self._structure, self._lag = shared, structure, max_policy_lag
         self._stored: OrderedDict[int, Params] = OrderedDict()
 
     def may_act(self, sequence: int) -> bool:
@@ -54,18 +51,18 @@ class ActorParams:
             return None
         version, leaves = latest
         # Nothing else uses the copy: jax may alias it.
-        self._stored[version] = jax.device_put(jax.tree.unflatten(self.structure, leaves))
+        self._stored[version] = jax.device_put(jax.tree.unflatten(self._structure, leaves))
         while len(self._stored) > _STORED_VERSIONS:
             self._stored.popitem(last=False)
         return version, self._stored[version]
 
 
+@dataclasses.dataclass
 class _ActorPart:
     """Keys and recurrent state of one part."""
 
-    def __init__(self, keys: Array, agent_state: AgentState) -> None:
-        self.keys = keys
-        self.agent_state = agent_state
+    keys: Array
+    agent_state: AgentState
 
 
 class ActorPolicy:
@@ -109,11 +106,7 @@ class ActorPolicy:
     def warm_up(self, params: Params, spec: EnvSpec) -> None:
         """Compiles with any parameters, so that no call compiles while the learner waits. Actions are discarded."""
         for part in self._parts.values():
-            rows = len(part.keys)
-            observation, is_first = blank_window(spec, rows)
-            steps, state = np.zeros(rows, np.uint32), part.agent_state
-            for _ in range(2):  # the state that a call returns may differ in kind from the initial one
-                _, _, state = jax.block_until_ready(self._act(params, observation, state, is_first, part.keys, steps))
+            compile_act(self._act, params, spec, part.agent_state, part.keys, len(part.keys), selects_keys=False)
 
     def may_act(self, sequence: int) -> bool:
         """Returns whether the parameters for this slot sequence are published."""
@@ -141,7 +134,6 @@ def start_jax(actor: int) -> None:
     measured 110 us with two threads and 52 us with one. No setting limits the threads. Therefore the actor's affinity is
     one core while the client starts. The client's threads stay on it; the calling thread does not.
     """
-    use_synchronous_cpu_dispatch()
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {sorted(cores)[actor % len(cores)]})
     try:
@@ -154,18 +146,18 @@ def make_policy(
     factory: ActorFactory, layout: SlotLayout, worker: int, parts: Mapping[int, range], descriptors: Sequence[int]
 ) -> ActorPolicy:
     """Returns the policy of actor `worker`, compiled; `descriptors` are those of SharedParams and of ActorCounters."""
-    for name, value in factory.jax_settings.items():
-        jax.config.update(name, value)
+    use_jax_settings(factory.jax_settings)
     start_jax(worker)
-    agent, template = pickle.loads(factory.agent)
-    structure = jax.tree.structure(template)
+    agent = pickle.loads(factory.agent)
+    shapes = params_shapes(agent)
     params_descriptor, counters_descriptor = descriptors
-    params = ActorParams(SharedParams(factory.params_layout, params_descriptor), structure, factory.max_policy_lag)
+    shared = SharedParams(layout_of(shapes), params_descriptor)
+    params = ActorParams(shared, jax.tree.structure(shapes), factory.max_policy_lag)
     counters = ActorCounters(layout.shape.num_workers, counters_descriptor)
     run_key = jax.random.wrap_key_data(jax.numpy.asarray(factory.key_data), impl=factory.key_impl)
     policy = ActorPolicy(
         agent, params, run_key, parts, layout.shape.rollout_length, counters, worker, factory.agent_state
     )
-    zeros = [np.zeros(leaf.shape, np.dtype(leaf.dtype)) for leaf in factory.params_layout.leaves]
-    policy.warm_up(jax.device_put(jax.tree.unflatten(structure, zeros)), layout.spec)
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    policy.warm_up(jax.device_put(zeros), layout.spec)
     return policy

@@ -1,15 +1,34 @@
 """Jitted call of an agent's `act`. Each row's key depends only on run, row and step."""
 
-from typing import Any, Protocol
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from agents.api import AgentState, AnyAgent, Array, Mode, Params
-from envpool_bridge.shm.slots import ActRows
-from envpool_bridge.spec.tree import write
+from envpool_bridge.shm.slots import ActRows, blank_window
+from envpool_bridge.spec.specs import EnvSpec, LeafSpec
+from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 from jaxsrl.collect.inference.packed_act import PackedAct
 from jaxsrl.machine.devices import start_copies_to_host
+
+
+@dataclasses.dataclass
+class InferenceStats:
+    """Totals since the start, of a server (written by its thread only) or of all actors of a pool.
+
+    Attributes:
+        calls: calls of the jitted function.
+        rows: rows acted for.
+        busy_seconds: time from picking ready lanes to posting their actions; of actors, time spent acting, summed over them.
+    """
+
+    calls: int = 0
+    rows: int = 0
+    busy_seconds: float = 0.0
 
 
 class ActOnRows(Protocol):
@@ -101,6 +120,86 @@ def act_in_slot(
     if rows.state_after is not None:
         write(rows.state_after, fetch(after))
     return after
+
+
+class LaneInputs(NamedTuple):
+    """Inputs of one lane's R rows.
+
+    Attributes:
+        observation: as `ActRows` has it.
+        is_first: likewise.
+        step: of the run.
+        first_key: index of the first row's key; those of the other rows follow.
+    """
+
+    observation: Tree
+    is_first: np.ndarray
+    step: int
+    first_key: int
+
+
+def act_for_lanes(
+    act: ActOnRows,
+    params: Params,
+    lanes: Sequence[LaneInputs],
+    padded_lanes: int,
+    spec: EnvSpec,
+    agent_state: AgentState,
+    keys: Array,
+) -> list[tuple[Tree, dict[str, np.ndarray]]]:
+    """Acts for lanes, gathered into one call.
+
+    Args:
+        act: result of `make_act`.
+        params: parameters that act.
+        lanes: at least one, of R rows each.
+        padded_lanes: number of lanes that the call was compiled for, at least `len(lanes)`.
+        spec: spec of a row.
+        agent_state: state of an agent without memory, which no call changes.
+        keys: [N] typed keys, which `LaneInputs.first_key` indexes; not consumed.
+
+    Returns:
+        Action and extras of each lane, [R, ...] a leaf.
+    """
+    size = lanes[0].is_first.shape[-1]
+    total = padded_lanes * size
+    observation, is_first = blank_window(spec, total)
+    steps, key_rows = np.zeros(total, np.uint32), np.zeros(total, np.uint32)  # row 0 where the call is padded
+    places = [slice(number * size, (number + 1) * size) for number in range(len(lanes))]
+    for place, lane in zip(places, lanes, strict=True):
+        map_leaves(partial(_write_rows, place), spec.observation, observation, lane.observation)
+        is_first[..., place] = lane.is_first
+        steps[place] = wrap_step(lane.step)
+        key_rows[place] = np.arange(lane.first_key, lane.first_key + size)
+    action, extras, _ = act(params, observation, agent_state, is_first, keys, steps, key_rows)
+    action, extras = fetch((action, extras))
+    return [(take(action, place), {name: values[place] for name, values in extras.items()}) for place in places]
+
+
+def _write_rows(here: slice, leaf: LeafSpec, target: np.ndarray, values: np.ndarray) -> None:
+    """Writes rows of [R, ...], or of [F, R, ...] for stacked frames."""
+    target[(slice(None), here) if target.ndim > 1 + len(leaf.stored_shape) else here] = values
+
+
+def compile_act(
+    act: ActOnRows, params: Params, spec: EnvSpec, state: AgentState, keys: Array, num_rows: int, selects_keys: bool
+) -> None:
+    """Compiles calls for a number of rows, so that none compiles while environments or the learner wait.
+
+    Args:
+        act: result of `make_act`.
+        params: any parameters, on the device that acts.
+        spec: spec of a row.
+        state: recurrent state of the rows.
+        keys: keys as in these calls.
+        num_rows: R.
+        selects_keys: whether these calls select from the keys by `rows`.
+    """
+    observation, is_first = blank_window(spec, num_rows)
+    zeros = np.zeros(num_rows, np.uint32)
+    for _ in range(2):  # the state that a call returns may differ in kind from the one it brought
+        call = act(params, observation, state, is_first, keys, zeros, zeros if selects_keys else None)
+        _, _, state = jax.block_until_ready(call)
 
 
 def fetch(tree: Any) -> Any:

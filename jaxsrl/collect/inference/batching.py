@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +18,11 @@ class Request:
     step: int
 
 
+RequestT = TypeVar("RequestT", bound=Request)
+
+
 @dataclasses.dataclass(frozen=True)
-class Group:
+class Group(Generic[RequestT]):
     """Lanes that one call serves.
 
     Attributes:
@@ -27,7 +31,7 @@ class Group:
         padded_lanes: number of lanes the call is compiled for, at least `len(requests)`.
     """
 
-    requests: tuple[Request, ...]
+    requests: tuple[RequestT, ...]
     contiguous: bool
     padded_lanes: int
 
@@ -45,7 +49,7 @@ def compiled_sizes(num_lanes: int) -> list[int]:
     return sizes if num_lanes == 1 else [*sizes, num_lanes]
 
 
-def group_requests(requests: Sequence[Request], num_lanes: int, merge: bool) -> list[Group]:
+def group_requests(requests: Sequence[RequestT], num_lanes: int, merge: bool) -> list[Group[RequestT]]:
     """Groups requests; each group is one call.
 
     Args:

@@ -1,9 +1,7 @@
 """Inference server: a thread that acts for ready lanes, reading and writing the slots in place."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import jax
 import numpy as np
@@ -11,30 +9,23 @@ import numpy as np
 from agents.api import AgentState, AnyAgent, Array, Params
 from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool
-from envpool_bridge.shm.slots import ActRows, blank_window
-from envpool_bridge.spec.specs import LeafSpec
-from envpool_bridge.spec.tree import map_leaves, take
-from jaxsrl.collect.inference.act import ActOnRows, act_in_slot, fetch, make_act, take_rows, wrap_step
+from envpool_bridge.shm.slots import ActRows
+from jaxsrl.collect.inference.act import (
+    ActOnRows,
+    InferenceStats,
+    LaneInputs,
+    act_for_lanes,
+    act_in_slot,
+    compile_act,
+    make_act,
+    take_rows,
+    wrap_step,
+)
 from jaxsrl.collect.inference.batching import Group, Request, compiled_sizes, group_requests
 from jaxsrl.collect.params.store import ParamsStore
 from jaxsrl.machine.devices import Device
 
 _WAIT_SECONDS = 0.2
-
-
-@dataclasses.dataclass
-class InferenceStats:
-    """Totals since the start. Written by the server's thread only.
-
-    Attributes:
-        calls: calls of the jitted function.
-        rows: rows acted for.
-        busy_seconds: time from picking ready lanes to posting their actions.
-    """
-
-    calls: int = 0
-    rows: int = 0
-    busy_seconds: float = 0.0
 
 
 class InferenceServer:
@@ -90,14 +81,8 @@ class InferenceServer:
             params: parameters on the server's device, like those of the store.
         """
         for lanes in compiled_sizes(self._pool.num_lanes) if self._merge else [1]:
-            size = lanes * self._rows_per_lane
-            observation, is_first = blank_window(self._pool.spec, size)
-            steps = rows = np.zeros(size, np.uint32)
-            state = self._agent_states[0]
-            for _ in range(2):  # the state that a call returns may differ in kind from the initial one
-                _, _, state = jax.block_until_ready(
-                    self._act(params, observation, state, is_first, self._keys, steps, rows)
-                )
+            size, state = lanes * self._rows_per_lane, self._agent_states[0]
+            compile_act(self._act, params, self._pool.spec, state, self._keys, size, selects_keys=True)
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Serves until `should_stop()`; raises the errors of environments."""
@@ -145,28 +130,16 @@ class InferenceServer:
             self._agent_states[first.lane] = agent_state
 
     def _serve_gathered(self, group: Group, version: int, params: Params) -> None:
-        shape, size = self._pool.shape, self._rows_per_lane
-        total = group.padded_lanes * size
-        observation, is_first = blank_window(self._pool.spec, total)
-        steps, key_rows = np.zeros(total, np.uint32), np.zeros(total, np.uint32)  # row 0 where the call is padded
-        gathered: list[tuple[slice, ActRows]] = []
-        for number, request in enumerate(group.requests):
+        shape = self._pool.shape
+        gathered: list[ActRows] = []
+        lanes: list[LaneInputs] = []
+        for request in group.requests:
             sequence, t = divmod(request.step, shape.rollout_length)
-            here, rows = slice(number * size, (number + 1) * size), shape.lane_rows(request.lane)
+            rows = shape.lane_rows(request.lane)
             acting = self._pool.access.act_rows(self._pool.views[sequence % shape.num_slots], t, rows)
-            map_leaves(partial(_write_rows, here), self._pool.spec.observation, observation, acting.observation)
-            is_first[..., here] = acting.is_first
-            steps[here], key_rows[here] = wrap_step(request.step), np.arange(rows.start, rows.stop)
-            gathered.append((here, acting))
-        action, extras, _ = self._act(params, observation, self._agent_states[0], is_first, self._keys, steps, key_rows)
-        action, extras = fetch((action, extras))
-        for here, acting in gathered:
-            acting.write(take(action, here), {name: values[here] for name, values in extras.items()}, version)
-
-
-def _write_rows(here: slice, leaf: LeafSpec, target: np.ndarray, values: np.ndarray) -> None:
-    """Writes rows of [R, ...], or of [F, R, ...] for stacked frames."""
-    if target.ndim > 1 + len(leaf.stored_shape):
-        target[:, here] = values
-    else:
-        target[here] = values
+            gathered.append(acting)
+            lanes.append(LaneInputs(acting.observation, acting.is_first, request.step, rows.start))
+        spec, state = self._pool.spec, self._agent_states[0]
+        results = act_for_lanes(self._act, params, lanes, group.padded_lanes, spec, state, self._keys)
+        for acting, (action, extras) in zip(gathered, results, strict=True):
+            acting.write(action, extras, version)

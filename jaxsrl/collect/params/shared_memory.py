@@ -27,16 +27,13 @@ class SharedParams:
         layout: layout of the parameters.
         descriptor: memory of another process's object, which this object maps and closes; None to reserve memory.
 
-    Attributes:
-        layout: layout of the parameters.
-
     Raises:
         SegmentTooLargeError: /dev/shm cannot hold it.
         LayoutMismatchError: the descriptor's memory has another size.
     """
 
     def __init__(self, layout: ParamsLayout, descriptor: int | None = None) -> None:
-        self.layout = layout
+        self._layout = layout
         segment = reserve(layout.total_bytes, "a shared copy of the parameters") if descriptor is None else descriptor
         self._memory = SharedBytes(segment, layout.total_bytes)
         start = NUM_BLOCKS * ALIGNMENT
@@ -63,7 +60,7 @@ class SharedParams:
         if version <= max(stored):
             raise ValueError(f"versions must grow: expected one above {max(stored)}, got {version}")
         arrays = [np.asarray(leaf) for leaf in leaves]
-        expected = [(leaf.shape, leaf.dtype) for leaf in self.layout.leaves]
+        expected = [(leaf.shape, leaf.dtype) for leaf in self._layout.leaves]
         got = [(array.shape, array.dtype.name) for array in arrays]
         if got != expected:
             raise ValueError(f"the parameters' shapes changed: expected {expected}, got {got}")
@@ -71,7 +68,7 @@ class SharedParams:
         self._words[self._places[index]] = 0
         # Large copies use stores that may overtake earlier ones, even on x86: the 0 must be seen before any of them.
         self._barrier()
-        for target, array in zip(view_leaves(self.layout, self._blocks[index]), arrays, strict=True):
+        for target, array in zip(view_leaves(self._layout, self._blocks[index]), arrays, strict=True):
             target[...] = array
         self._barrier()
         self._words[self._places[index]] = version + 1
@@ -102,7 +99,7 @@ class SharedParams:
             copied = block.copy()
             self._barrier()
             if self._words[place] == version + 1:
-                return view_leaves(self.layout, copied)
+                return view_leaves(self._layout, copied)
         return None
 
     def read_acting(self, sequence: int, max_policy_lag: int) -> tuple[int, list[np.ndarray]] | None:

@@ -72,11 +72,15 @@ _WINDOWS = {"reduce_window_max": "maximum", "reduce_window_min": "minimum", "red
 def format_value(value: Any) -> str:
     """Formats sizes, symbolic ones too, and nested tuples of them, as Python."""
     if isinstance(value, (tuple, list)):
-        parts = [format_value(part) for part in value]
-        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+        return join_tuple([format_value(part) for part in value])
     if value is None or isinstance(value, (bool, np.bool_)):
         return repr(value if value is None else bool(value))
     return str(int(value)) if isinstance(value, (int, np.integer)) else f"({value})"
+
+
+def join_tuple(texts: Sequence[str]) -> str:
+    """Returns the text of a tuple, of a single value too."""
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
 def format_scalar(value: Any) -> str:
@@ -90,9 +94,6 @@ def find_expression(name: str) -> Expression | None:
     """Returns the expression of a primitive; None if it is not supported."""
     if name in _FORMATS:
         return lambda equation, operands: _FORMATS[name].format(*operands)
-    for group, expression in ((_REDUCTIONS, _reduce), (_ACCUMULATIONS, _accumulate), (_WINDOWS, _reduce_window)):
-        if name in group:
-            return expression
     return _EXPRESSIONS.get(name)
 
 
@@ -153,7 +154,7 @@ def _split(equation: Any, operands: Sequence[str]) -> str:
     for size in equation.params["sizes"]:
         parts.append(f"{operands[0]}[{':, ' * axis}{format_value(start)}:{format_value(start + size)}]")
         start = start + size
-    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    return join_tuple(parts)
 
 
 def _dot_general(equation: Any, operands: Sequence[str]) -> str:
@@ -205,39 +206,36 @@ def _default_fill(dtype: Any) -> np.ndarray:
     return np.asarray(limits.min if limits.min else limits.max, dtype)
 
 
-def _join(operands: Sequence[str]) -> str:
-    return f"({', '.join(operands)}{',' if len(operands) == 1 else ''})"
-
-
 _EXPRESSIONS: dict[str, Expression] = {
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(_ACCUMULATIONS, _accumulate),
+    **dict.fromkeys(_WINDOWS, _reduce_window),
+    **dict.fromkeys(("reshape", "expand_dims", "squeeze"), lambda equation, x: f"{x[0]}.reshape({_shape(equation)})"),
     "argmax": _arg_extreme,
     "argmin": _arg_extreme,
     "broadcast_in_dim": _broadcast,
-    "concatenate": lambda equation, x: f"np.concatenate({_join(x)}, axis={equation.params['dimension']})",
+    "concatenate": lambda equation, x: f"np.concatenate({join_tuple(x)}, axis={equation.params['dimension']})",
     "conv_general_dilated": _convolve,
     "convert_element_type": lambda equation, x: f"{x[0]}.astype(np.{_dtype(equation.params['new_dtype'])})",
     "dim_as_value": lambda equation, x: f"np.int32({format_value(equation.params['dim'])})",
     "dot_general": _dot_general,
     "dynamic_slice": lambda equation, x: (
-        f"dynamic_slice({x[0]}, {_join(x[1:])}, {format_value(equation.params['slice_sizes'])})"
+        f"dynamic_slice({x[0]}, {join_tuple(x[1:])}, {format_value(equation.params['slice_sizes'])})"
     ),
-    "dynamic_update_slice": lambda equation, x: f"dynamic_update_slice({x[0]}, {x[1]}, {_join(x[2:])})",
+    "dynamic_update_slice": lambda equation, x: f"dynamic_update_slice({x[0]}, {x[1]}, {join_tuple(x[2:])})",
     "gather": _gather,
     "integer_pow": lambda equation, x: f"{x[0]} ** {equation.params['y']}",
     "iota": lambda equation, x: (
         f"iota({_shape(equation)}, {equation.params['dimension']}, np.{_dtype(equation.params['dtype'])})"
     ),
     "pad": lambda equation, x: f"pad({x[0]}, {x[1]}, {format_value(equation.params['padding_config'])})",
-    "reshape": lambda equation, x: f"{x[0]}.reshape({_shape(equation)})",
-    "expand_dims": lambda equation, x: f"{x[0]}.reshape({_shape(equation)})",
-    "squeeze": lambda equation, x: f"{x[0]}.reshape({_shape(equation)})",
     "rev": lambda equation, x: f"np.flip({x[0]}, {format_value(equation.params['dimensions'])})",
     "round": lambda equation, x: f"np.round({x[0]})",
     "select_n": lambda equation, x: f"select({', '.join(x)})",
     "slice": _slice,
-    "sort": lambda equation, x: f"sort({_join(x)}, {equation.params['dimension']}, {equation.params['num_keys']})",
+    "sort": lambda equation, x: f"sort({join_tuple(x)}, {equation.params['dimension']}, {equation.params['num_keys']})",
     "split": _split,
-    "stack": lambda equation, x: f"np.stack({_join(x)}, axis={equation.params['axis']})",
+    "stack": lambda equation, x: f"np.stack({join_tuple(x)}, axis={equation.params['axis']})",
     "top_k": lambda equation, x: f"top_k({x[0]}, {equation.params['k']}, {equation.params['axis']})",
     "transpose": lambda equation, x: f"{x[0]}.transpose({format_value(equation.params['permutation'])})",
 }

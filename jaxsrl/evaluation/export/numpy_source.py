@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from envpool_bridge.errors import UserError
-from jaxsrl.evaluation.export.numpy_primitives import find_expression, format_scalar, format_value
+from jaxsrl.evaluation.export.numpy_primitives import find_expression, format_scalar, format_value, join_tuple
 
 _CALLS = {
     "checkpoint",
@@ -94,9 +94,12 @@ class NumpySource:
         for line in kept:
             if line.problem:
                 raise _UnsupportedError(line.problem)
-        body = [f"    {_join(line.targets, line.is_tuple)} = {line.text}" for line in kept]
+        body = [
+            f"    {join_tuple(line.targets) if line.is_tuple else ', '.join(line.targets)} = {line.text}"
+            for line in kept
+        ]
         head = f"def {name}({', '.join(('p', 'b', *parameters))}):"
-        text = "\n".join([head, *body, f"    return {_join(results, always_tuple=True)}"]) + "\n"
+        text = "\n".join([head, *body, f"    return {join_tuple(results)}"]) + "\n"
         definitions = [definition for line in kept for definition in line.definitions]
         operands = frozenset(results).union(*(line.operands for line in kept))
         return "\n\n".join([*definitions, text]), operands
@@ -155,12 +158,12 @@ class NumpySource:
             reads |= {read for read in inner_reads if read.startswith('p["')}
         if name == "scan":
             sizes = format_value((params["length"], params["num_consts"], params["num_carry"]))
-            text = f"scan({functions[0]}, {_join(operands, always_tuple=True)}, {sizes}, {params['reverse']})"
+            text = f"scan({functions[0]}, {join_tuple(operands)}, {sizes}, {params['reverse']})"
         elif name == "cond":
-            text = f"switch({_join(functions, always_tuple=True)}, {', '.join(operands)})"
+            text = f"switch({join_tuple(functions)}, {', '.join(operands)})"
         else:
             sizes = format_value((params["cond_nconsts"], params["body_nconsts"]))
-            text = f"while_loop({', '.join(functions)}, {_join(operands, always_tuple=True)}, {sizes})"
+            text = f"while_loop({', '.join(functions)}, {join_tuple(operands)}, {sizes})"
         return _Line(targets, text, reads, definitions=tuple(definitions), is_tuple=True)
 
     def _literal(self, value: Any) -> str:
@@ -188,9 +191,3 @@ def _live_lines(lines: Sequence[_Line], results: Sequence[str]) -> list[_Line]:
             live |= line.operands
             kept.append(line)
     return kept[::-1]
-
-
-def _join(texts: Sequence[str], always_tuple: bool = False) -> str:
-    if always_tuple:
-        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
-    return ", ".join(texts)

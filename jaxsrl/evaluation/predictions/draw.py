@@ -1,4 +1,4 @@
-"""Pictures of open-loop predictions: curves of numbers, and frames that show images side by side."""
+"""Files that show open-loop predictions: pictures with curves of numbers, and videos with images side by side."""
 
 # matplotlib's types are incomplete:
 # pyright: reportUnknownMemberType=false, reportArgumentType=false
@@ -6,19 +6,52 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxsrl.evaluation.predictions.open_loop import OpenLoop
+from jaxsrl.evaluation.video_file import video_file
 from jaxsrl.plots.style import INK, clean_axes, color, save, style
 
 MOST_CURVES = 24
 _COLUMNS = 2
 _IMAGE_PIXELS = 192  # least height of an enlarged image
 _BAR_PIXELS = 8
+_FRAMES_PER_SECOND = 10.0  # slow enough to compare images
 _SEEN_COLOR, _PREDICTED_COLOR = (0, 114, 178), (213, 94, 0)
+
+
+def record_predictions(open_loop: OpenLoop, video: Path) -> dict[str, Any]:
+    """Writes predictions next to a video, of images as NAME_predicted.mp4 and of numbers as NAME_predicted.png.
+
+    Args:
+        open_loop: real and predicted observations.
+        video: file *.mp4 of the episodes, whose name the files have.
+
+    Returns:
+        JSON data: the files, and the errors by leaf.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    kinds = {is_image(real) for real, _ in open_loop.leaves.values()}
+    files: list[Path] = []
+    if True in kinds:
+        files.append(video.with_name(f"{video.stem}_predicted.mp4"))
+        with video_file(files[-1], _FRAMES_PER_SECOND) as write:
+            for frame in image_frames(open_loop):
+                write(frame)
+    if False in kinds:
+        files.append(video.with_name(f"{video.stem}_predicted.png"))
+        draw_numbers(open_loop, files[-1])
+    return {
+        "files": [str(file) for file in files],
+        "open_loop_error": open_loop.errors(),
+        "open_loop_error_if_unchanged": open_loop.errors_if_unchanged(),
+    }
 
 
 def is_image(values: np.ndarray) -> bool:

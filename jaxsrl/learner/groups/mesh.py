@@ -119,21 +119,15 @@ def take_agent_rows(slot: SlotViews, agent_indices: tuple[int, ...], rows_per_en
     own = partial(_take, agent_indices, rows_per_env)
     steps = len(slot.is_first)
     frames, is_first = map_leaves(own, slot.frames), own(slot.is_first_frames)
+    names = ("action", "reward", "terminated", "truncated", "valid", "policy_version", "extras", "agent_state")
     return dataclasses.replace(
         slot,
         observation=map_leaves(lambda array: array[len(array) - steps :], frames),
         is_first=is_first[len(is_first) - steps :],
-        action=map_leaves(own, slot.action),
-        reward=own(slot.reward),
-        terminated=own(slot.terminated),
-        truncated=own(slot.truncated),
-        valid=own(slot.valid),
-        policy_version=own(slot.policy_version),
-        extras={name: own(values) for name, values in slot.extras.items()},
         infos={},
         frames=frames,
         is_first_frames=is_first,
-        agent_state=map_leaves(own, slot.agent_state),
+        **{name: map_leaves(own, getattr(slot, name)) for name in names},
     )
 
 

@@ -82,6 +82,8 @@ class ParameterServer:
         timeout_seconds: Longest wait for another replica's call, the first of which compiles.
 
     Attributes:
+        counters: Totals so far.
+        num_replicas: Replicas that push.
         busy_seconds: Total time that replicas held the server, to apply a gradient or to end a trajectory.
     """
 
@@ -110,17 +112,7 @@ class ParameterServer:
         self._num_updates = int(state.num_updates)
         self._numbers = [jax.device_put(np.int32(self._num_updates), device)] * num_replicas
         self._completed = [self._num_updates] * num_replicas
-        self._counters = ServerCounters()
-
-    @property
-    def num_replicas(self) -> int:
-        """Replicas that push."""
-        return len(self._completed)
-
-    @property
-    def counters(self) -> ServerCounters:
-        """Totals so far."""
-        return self._counters
+        self.counters, self.num_replicas = ServerCounters(), num_replicas
 
     def pull(self) -> Pulled:
         """Returns the newest parameters."""
@@ -145,11 +137,11 @@ class ParameterServer:
         grads, metrics = self._programs.receive((grads, metrics))
         with self._locked():
             start = time.perf_counter()
-            staleness, counters = self._version - version, self._counters
+            staleness, counters = self._version - version, self.counters
             if staleness < 0:
                 raise ValueError(f"a gradient of version {version} came to a server at version {self._version}")
             if staleness > self._max_staleness:
-                self._counters = dataclasses.replace(counters, dropped=counters.dropped + 1)
+                self.counters = dataclasses.replace(counters, dropped=counters.dropped + 1)
                 return False
             progress, is_finite = self._programs.apply(
                 self._progress(replica), self._is_finite[replica], grads, metrics
@@ -157,7 +149,7 @@ class ParameterServer:
             self._params, self._opt_state = progress.params, progress.opt_state
             self._num_skipped[replica], self._is_finite[replica] = progress.num_skipped, is_finite
             self._version += 1
-            self._counters = dataclasses.replace(
+            self.counters = dataclasses.replace(
                 counters,
                 applied=counters.applied + 1,
                 staleness_sum=counters.staleness_sum + staleness,
@@ -177,12 +169,12 @@ class ParameterServer:
         Returns:
             Metrics of the trajectory, on the server's device.
         """
-        received = jax.device_put(list(step_metrics), self._device)
+        received = self._programs.receive((prepared_metrics, list(step_metrics)))
         with self._locked():
             start = time.perf_counter()
             programs, progress = self._programs, self._progress(replica)
             state = LearnerState(programs.unpack(self._params), self._opt_state, self._numbers[replica], self._extra)
-            state, metrics = programs.finish(state, progress, self._is_finite[replica], prepared_metrics, received)
+            state, metrics = programs.finish(state, progress, self._is_finite[replica], *received)
             self._params, self._opt_state, self._extra = programs.pack(state.params), state.opt_state, state.extra
             self._numbers[replica], self._num_skipped[replica] = state.num_updates, programs.nothing_skipped
             self._is_finite[replica] = programs.all_finite

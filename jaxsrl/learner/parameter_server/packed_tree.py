@@ -11,21 +11,6 @@ import jax.numpy as jnp
 from agents.api import Array
 
 
-@dataclasses.dataclass(frozen=True)
-class BlockLayout:
-    """Layout of a block; static under jit.
-
-    Attributes:
-        structure: Structure of the pytree.
-        shapes: Shapes of its leaves, in order.
-        dtypes: Names of the dtypes of its leaves.
-    """
-
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Block:
@@ -33,34 +18,35 @@ class Block:
 
     Attributes:
         arrays: [number of elements] each, by dtype name.
-        layout: Layout of the pytree.
+        structure: Structure of the pytree; static under jit.
+        forms: Shape and dtype name of its leaves, in order; static under jit.
     """
 
     arrays: dict[str, Array]
-    layout: BlockLayout = dataclasses.field(metadata={"static": True})
+    structure: Any = dataclasses.field(metadata={"static": True})
+    forms: tuple[tuple[tuple[int, ...], str], ...] = dataclasses.field(metadata={"static": True})
 
 
 def pack(tree: Any) -> Block:
     """Returns the pytree as a block, bit for bit. It is worth its copy only under jit."""
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
-    dtypes = tuple(str(leaf.dtype) for leaf in leaves)
+    forms = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
     arrays = {
-        name: jnp.concatenate([leaf.ravel() for leaf, dtype in zip(leaves, dtypes, strict=True) if dtype == name])
-        for name in dict.fromkeys(dtypes)
+        name: jnp.concatenate([leaf.ravel() for leaf in leaves if str(leaf.dtype) == name])
+        for name in dict.fromkeys(dtype for _, dtype in forms)
     }
-    return Block(arrays, BlockLayout(structure, tuple(leaf.shape for leaf in leaves), dtypes))
+    return Block(arrays, structure, forms)
 
 
 def unpack(block: Block) -> Any:
     """Returns the pytree that was packed."""
-    layout, starts = block.layout, dict.fromkeys(block.arrays, 0)
-    leaves: list[Array] = []
-    for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True):
+    starts, leaves = dict.fromkeys(block.arrays, 0), list[Array]()
+    for shape, dtype in block.forms:
         start = starts[dtype]
         starts[dtype] = start + math.prod(shape)
         leaves.append(block.arrays[dtype][start : starts[dtype]].reshape(shape))
-    return jax.tree.unflatten(layout.structure, leaves)
+    return jax.tree.unflatten(block.structure, leaves)
 
 
 def unpack_stacked(blocks: Sequence[Block]) -> Any:

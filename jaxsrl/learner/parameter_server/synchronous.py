@@ -68,6 +68,9 @@ class ServerPrograms:
     Attributes:
         nothing_skipped: `Progress.num_skipped` before the first gradient step of an update.
         all_finite: `is_finite` of `apply` before the first gradient step of an update.
+        finish: Ends an update. Maps (state, progress, whether all steps were finite, metrics of `GradientSteps.prepare`, a metrics
+            block of each gradient step) to the learner state, its parameters not packed, and metrics. The optimizer state is that
+            after the last step in both. If something was not finite, the update counts as skipped, and only its finite steps stay.
         pack: Maps parameters to a block, as they travel.
         unpack: Maps a block to parameters, as `act` takes them.
     """
@@ -98,7 +101,7 @@ class ServerPrograms:
         self._device = device
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
         self._apply = jax.jit(apply, donate_argnums=0)
-        self._finish = jax.jit(finish)
+        self.finish = jax.jit(finish)
         self.pack, self.unpack = jax.jit(pack), jax.jit(unpack)
         self.nothing_skipped, self.all_finite = jax.device_put((np.int32(0), np.bool_(True)), device)
 
@@ -120,29 +123,6 @@ class ServerPrograms:
         """
         rest = dataclasses.replace(progress, opt_state=())
         return self._apply(progress.opt_state, rest, is_finite, grads, metrics)
-
-    def finish(
-        self,
-        state: LearnerState,
-        progress: Progress,
-        is_finite: Array,
-        prepared_metrics: Metrics,
-        step_metrics: Sequence[Block],
-    ) -> tuple[LearnerState, Metrics]:
-        """Ends an update. If something in it was not finite, it counts as skipped, and the state has only its finite steps.
-
-        Args:
-            state: State at the start of the update. Its optimizer state was donated to the first step and is not read.
-            progress: Progress after the last step; its parameters are a block.
-            is_finite: Whether all steps were finite.
-            prepared_metrics: Summary of `GradientSteps.prepare`.
-            step_metrics: float32 scalars, one block per gradient step.
-
-        Returns:
-            The learner state, its parameters not packed, and metrics.
-        """
-        before = LearnerState(state.params, progress.opt_state, state.num_updates, state.extra)
-        return self._finish(before, progress, is_finite, self.receive(prepared_metrics), step_metrics)
 
 
 class SynchronousUpdate:
@@ -175,4 +155,6 @@ class SynchronousUpdate:
             progress, is_finite = server.apply(progress, is_finite, grads, metrics)
             step_metrics.append(metrics)
             params = replica.place(progress.params)
-        return server.finish(state, progress, is_finite, prepared_metrics, step_metrics)
+        # The optimizer state of the argument was donated to the first step.
+        state = dataclasses.replace(state, opt_state=progress.opt_state)
+        return server.finish(state, progress, is_finite, server.receive(prepared_metrics), step_metrics)

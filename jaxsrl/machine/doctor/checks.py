@@ -1,7 +1,6 @@
 """Checks of the requirements of jaxsrl. Each requirement is tried, not only looked up."""
 
 import dataclasses
-import importlib.metadata
 import os
 import platform
 import resource
@@ -11,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from envpool_bridge.errors import UserError
-from jaxsrl.machine.package_names import NAMES, describe_shared, find_conflict, find_shared_names
+from jaxsrl.machine.package_names import NAMES, describe_shared, find_conflict, find_shared_names, find_version
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "chex", "orbax-checkpoint", "posix-ipc")
 _SHARED_MEMORY, _CGROUP = Path("/dev/shm"), Path("/sys/fs/cgroup")
@@ -56,12 +55,7 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
 
 def check_packages() -> Check:
     """Checks installed packages and their versions."""
-    versions: dict[str, str] = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "missing"
+    versions = {name: find_version(name, missing="missing") for name in PACKAGES}
     finding = ", ".join(f"{name} {version}" for name, version in versions.items())
     missing = [name for name, version in versions.items() if version == "missing"]
     return Check("packages", not missing, finding, f"pip install {' '.join(missing)}" if missing else "")

@@ -51,6 +51,11 @@ class Box:
     right: float
     top: float
 
+    @property
+    def center(self) -> float:
+        """Returns x of the middle."""
+        return (self.left + self.right) / 2
+
     def overlaps(self, other: "Box") -> bool:
         """Returns whether they share an area."""
         across = self.left < other.right and other.left < self.right
@@ -138,11 +143,13 @@ def place_channels(plan: Plan, boxes: dict[str, Box]) -> list[Arrow]:
     for index, channel in enumerate(plan.channels):
         between.setdefault(frozenset((channel.source, channel.target)), []).append(index)
     stacked = {fragment.name: with_replicas(fragment, boxes[fragment.name]) for fragment in plan.fragments}
-    return [
-        _arrow(plan.channels[index], index, (boxes, stacked), place - (len(indices) - 1) / 2)
-        for indices in between.values()
-        for place, index in enumerate(indices)
-    ]
+    arrows: list[Arrow] = []
+    for indices in between.values():
+        for place, index in enumerate(indices):
+            channel, offset = plan.channels[index], place - (len(indices) - 1) / 2
+            source, target = ((boxes[name], stacked[name]) for name in (channel.source, channel.target))
+            arrows.append(_arrow(index, source, target, _column(plan, channel, boxes), offset))
+    return arrows
 
 
 def place_learners(plan: Plan) -> dict[str, Box]:
@@ -160,52 +167,41 @@ def place_learners(plan: Plan) -> dict[str, Box]:
     return boxes
 
 
-def place_learners_channels(plan: Plan, boxes: dict[str, Box]) -> list[Arrow]:
-    """Returns an arrow a channel; channels between the same two fragments lie side by side."""
-    between: dict[frozenset[str], list[int]] = {}
-    for index, channel in enumerate(plan.channels):
-        between.setdefault(frozenset((channel.source, channel.target)), []).append(index)
-    outer = {fragment.name: with_replicas(fragment, boxes[fragment.name]) for fragment in plan.fragments}
-    learners = {learner.name for learner in plan.learners}
-    arrows: list[Arrow] = []
-    for ends, indices in between.items():
-        narrow = [boxes[name] for name in ends & learners]
-        center = (narrow[0].left + narrow[0].right) / 2 if narrow else _PASSING
-        for place, index in enumerate(indices):
-            offset = place - (len(indices) - 1) / 2
-            arrows.append(_vertical_arrow(plan.channels[index], index, (boxes, outer), center, offset))
-    return arrows
-
-
-def _vertical_arrow(
-    channel: Channel, index: int, boxes: tuple[dict[str, Box], dict[str, Box]], center: float, offset: float
-) -> Arrow:
-    """Boxes come without and with replicas."""
-    inner, outer = boxes
-    x = center + offset * VERTICAL_SPACING
-    if inner[channel.source].top < inner[channel.target].bottom:
-        start, end = outer[channel.source].top, inner[channel.target].bottom
-    else:
-        start, end = inner[channel.source].bottom, outer[channel.target].top
-    return Arrow(index, (x, start), (x, end), -1 if offset < 0 else 1)
-
-
 def with_replicas(fragment: Fragment, box: Box) -> Box:
     """Returns the fragment's box with the replicas drawn behind it."""
     stack = (min(fragment.replicas, MAX_STACKED) - 1) * STACK_OFFSET
     return Box(box.left, box.bottom, box.right + stack, box.top + stack)
 
 
-def _arrow(channel: Channel, index: int, boxes: tuple[dict[str, Box], dict[str, Box]], place: float) -> Arrow:
-    """Returns the arrow of a channel. `place` counts from the middle of parallel channels; boxes are without and with replicas."""
-    (source, target), (outer, outer_target) = ((each[channel.source], each[channel.target]) for each in boxes)
-    if source.left == target.left:  # the same column
-        x = (source.left + source.right) / 2 + place * VERTICAL_SPACING
-        ends = (outer.top, target.bottom) if target.bottom > source.top else (source.bottom, outer_target.top)
+def _column(plan: Plan, channel: Channel, boxes: dict[str, Box]) -> float | None:
+    """Returns x of the column in which a channel is vertical; None for a horizontal one."""
+    source, target = boxes[channel.source], boxes[channel.target]
+    learners = [learner.name for learner in plan.learners]
+    if len(learners) < 2:
+        return source.center if source.left == target.left else None
+    learner = next((boxes[name] for name in (channel.source, channel.target) if name in learners), None)
+    return _PASSING if learner is None else learner.center
+
+
+def _arrow(index: int, source: tuple[Box, Box], target: tuple[Box, Box], column: float | None, place: float) -> Arrow:
+    """Returns the arrow of a channel.
+
+    Args:
+        index: of the channel in the plan.
+        source: its box, without and with replicas.
+        target: its box, likewise.
+        column: x of a vertical arrow; None for a horizontal one.
+        place: counted from the middle of parallel channels.
+    """
+    (inner, outer), (inner_target, outer_target) = source, target
+    if column is not None:
+        x, up = column + place * VERTICAL_SPACING, inner_target.bottom > inner.top
+        ends = (outer.top, inner_target.bottom) if up else (inner.bottom, outer_target.top)
         return Arrow(index, (x, ends[0]), (x, ends[1]), -1 if place < 0 else 1)
-    bottom, top = max(source.bottom, target.bottom), min(source.top, target.top)
+    bottom, top = max(inner.bottom, inner_target.bottom), min(inner.top, inner_target.top)
     y = (bottom + top) / 2 - place * _HORIZONTAL_SPACING
-    ends = (outer.right, target.left) if source.left < target.left else (source.left, outer_target.right)
+    right = inner.left < inner_target.left
+    ends = (outer.right, inner_target.left) if right else (inner.left, outer_target.right)
     return Arrow(index, (ends[0], y), (ends[1], y), 1)
 
 

@@ -20,7 +20,6 @@ from jaxsrl.plan.drawing.layout import (
     place_fragments,
     place_groups,
     place_learners,
-    place_learners_channels,
 )
 from jaxsrl.plan.drawing.text import format_lag, format_placement
 from jaxsrl.plan.fragment import Channel, Fragment, WhenFull
@@ -83,19 +82,17 @@ def plan_as_svg(plan: Plan, platform: str = "device", sizes: "PlanBytes | None" 
         sizes: of its channels, written next to their arrows; None to omit them.
         style: CSS to embed; "" if the page has it.
     """
-    several = len(plan.learners) > 1
-    boxes = place_learners(plan) if several else place_fragments(plan, platform)
-    arrows = place_learners_channels(plan, boxes) if several else place_channels(plan, boxes)
+    boxes = place_learners(plan) if len(plan.learners) > 1 else place_fragments(plan, platform)
+    arrows = place_channels(plan, boxes)
     groups = place_groups(plan, boxes, platform)
     left = min(group.box.left for group in groups) - _MARGIN
     right = max(group.box.right for group in groups) + _MARGIN
-    bottom, top = (
-        min(group.box.bottom for group in groups) - _MARGIN,
-        max(group.box.top for group in groups) + _MARGIN,
-    )
+    bottom = min(group.box.bottom for group in groups) - _MARGIN
+    top = max(group.box.top for group in groups) + _MARGIN
     left, right, bottom, top = max(0.0, left), min(WIDTH, right), max(0.0, bottom), min(HEIGHT, top)
     corner = _point(left, top)
     size = ((right - left) * _PER_INCH, (top - bottom) * _PER_INCH)
+    places = [f"{fragment.name} on {format_placement(fragment, platform)}" for fragment in plan.fragments]
     svg = ElementTree.Element(
         "svg",
         {
@@ -103,7 +100,7 @@ def plan_as_svg(plan: Plan, platform: str = "device", sizes: "PlanBytes | None" 
             "class": "plan",
             "viewBox": f"{corner[0]:.1f} {corner[1]:.1f} {size[0]:.1f} {size[1]:.1f}",
             "role": "img",
-            "aria-label": f"plan {plan.name}: " + ", ".join(_format_fragments(plan, platform)),
+            "aria-label": f"plan {plan.name}: {', '.join(places)}",
         },
     )
     if style:
@@ -118,10 +115,6 @@ def plan_as_svg(plan: Plan, platform: str = "device", sizes: "PlanBytes | None" 
     for fragment in plan.fragments:
         _draw_fragment(svg, fragment, boxes[fragment.name], platform)
     return ElementTree.tostring(svg, encoding="unicode")
-
-
-def _format_fragments(plan: Plan, platform: str) -> list[str]:
-    return [f"{fragment.name} on {format_placement(fragment, platform)}" for fragment in plan.fragments]
 
 
 def _arrow_head(svg: ElementTree.Element) -> None:
@@ -149,7 +142,7 @@ def _draw_fragment(svg: ElementTree.Element, fragment: Fragment, box: Box, platf
         shift = behind * STACK_OFFSET
         shifted = Box(box.left + shift, box.bottom + shift, box.right + shift, box.top + shift)
         _rectangle(parent, shifted, "body", 8)
-    x, y = _point((box.left + box.right) / 2, (box.bottom + box.top) / 2)
+    x, y = _point(box.center, (box.bottom + box.top) / 2)
     where = format_placement(fragment, platform)
     if fragment.replicas > 1:
         where = f"{fragment.replicas} x {where}"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from agents.api import AnyAgent
 from envpool_bridge.errors import UserError
+from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Node, Resources
 from jaxsrl.plan.passes.learner_processes import split_learner, split_over_processes
@@ -12,7 +13,7 @@ from jaxsrl.plan.passes.place_inference import call_servers, place_servers
 from jaxsrl.plan.passes.place_replay import CORES_OF_REPLAY, place_replay
 from jaxsrl.plan.passes.policy_groups import plan_with_groups
 from jaxsrl.plan.passes.prepare import plan_with_prepare
-from jaxsrl.plan.passes.replay import ReplayMemory, plan_with_replay
+from jaxsrl.plan.passes.replay import plan_with_replay
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
 _LOCAL_NODES = 2
@@ -46,23 +47,21 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     return config.cluster.num_hosts
 
 
-def add_agent_fragments(
-    plan: Plan, agent: AnyAgent, memory: ReplayMemory = "device", prepare_devices: int = 0, prepare_lag: int = 0
-) -> Plan:
+def add_agent_fragments(plan: Plan, agent: AnyAgent, replay: ReplayMemoryConfig | None = None) -> Plan:
     """Returns the plan with the fragments that this agent needs: learners of its policies, replay, preparation of samples.
 
     Args:
         plan: of a planning function, which knows no agent.
         agent: to train.
-        memory: memory of the replay, unless the plan places replay itself.
-        prepare_devices: devices that prepare samples; 0 for the learner's.
-        prepare_lag: gradient steps by which their parameters may be behind.
+        replay: memory of the replay, unless the plan places replay itself, and devices that prepare samples; None for the defaults.
 
     Raises:
         UserError: the plan has no place for them.
     """
-    replaying = plan_with_replay(plan_with_groups(plan, agent), agent, memory)
-    return plan_with_prepare(replaying, agent, prepare_devices, prepare_lag)
+    replay = replay or ReplayMemoryConfig()
+    on_host = replay.memory != "device"  # `place_replay` moves that of a cluster from here to another node
+    replaying = plan_with_replay(plan_with_groups(plan, agent), agent, on_host)
+    return plan_with_prepare(replaying, agent, replay.prepare_devices, replay.prepare_lag)
 
 
 def place_plan(

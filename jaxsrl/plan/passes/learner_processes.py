@@ -8,8 +8,6 @@ from jaxsrl.plan.fragment import Carries, Devices, FragmentKind, Processes, When
 from jaxsrl.plan.passes.place_inference import servers_of_hosts
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
-_POLICIES = "use --plan multiple_learners or single_learner_fine"
-
 
 def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
     """Returns the plan with a replica of environments and inference for each process, or a multiple; rows stay in order.
@@ -27,10 +25,7 @@ def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
     """
     if processes == 1:
         return plan
-    _raise_for(plan, _reasons(plan, on_cluster=False))
-    learner = plan.learner
-    assert isinstance(learner.placement, Devices)
-    devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
+    devices = _devices_over(plan, processes, devices_each, on_cluster=False)
     replicas = plan.environments.replicas
     shape = plan.shape
     if replicas == 1:
@@ -57,11 +52,8 @@ def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
         FragmentKind.LEARNER: {"placement": Devices(devices)},
     }
     fragments = tuple(dataclasses.replace(one, **changes[one.kind]) for one in plan.fragments)
-    per_lane = (Carries.OBSERVATIONS, Carries.ACTIONS)
-    channels = tuple(
-        dataclasses.replace(one, capacity=shape.num_lanes) if one.carries in per_lane else one for one in plan.channels
-    )
-    return dataclasses.replace(plan, fragments=fragments, channels=channels, shape=shape)
+    plan = plan.with_channels((Carries.OBSERVATIONS, Carries.ACTIONS), capacity=shape.num_lanes)
+    return dataclasses.replace(plan, fragments=fragments, shape=shape)
 
 
 def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
@@ -80,9 +72,7 @@ def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
     """
     if processes == 1:
         return plan
-    _raise_for(plan, _reasons(plan, on_cluster=True))
-    learner = plan.learner
-    assert isinstance(learner.placement, Devices)
+    devices = _devices_over(plan, processes, devices_each, on_cluster=True)
     if plan.environments.replicas % processes:
         raise UserError(
             f"plan {plan.name}: {plan.environments.replicas} environment hosts do not divide over {processes} learner processes: "
@@ -93,7 +83,7 @@ def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
             f"plan {plan.name}: {plan.inference.replicas} inference servers do not divide over {processes} learner processes: "
             f"use --cluster.num-inference-servers {nearest_multiple(plan.inference.replicas, processes)}"
         )
-    devices = _devices_over(plan, len(learner.placement.indices), processes, devices_each)
+    learner = plan.learner
     learning = dataclasses.replace(learner, placement=Devices(devices))
     return dataclasses.replace(plan, fragments=tuple(learning if one is learner else one for one in plan.fragments))
 
@@ -159,8 +149,15 @@ def shares_of(plan: Plan, processes: int) -> tuple[ProcessShare, ...]:
     return tuple(shares)
 
 
-def _devices_over(plan: Plan, number: int, processes: int, devices_each: int) -> tuple[int, ...]:
-    where = f"plan {plan.name}: fragment {plan.learner.name}"
+def _devices_over(plan: Plan, processes: int, devices_each: int, on_cluster: bool) -> tuple[int, ...]:
+    """Returns the devices that learn, numbered by process; rejects a plan that one process must run."""
+    reasons = _reasons(plan, on_cluster)
+    if reasons or len(plan.learners) != 1 or not isinstance(plan.learner.placement, Devices):
+        raise UserError(
+            f"plan {plan.name} cannot run in several learner processes: {', and '.join(reasons) or 'no device learns'}; "
+            f"use --plan multiple_learners or single_learner_fine with --learner.when-full block, or one process"
+        )
+    where, number = f"plan {plan.name}: fragment {plan.learner.name}", len(plan.learner.placement.indices)
     if number % processes:
         raise UserError(
             f"{where}: {number} devices, counted over all processes, do not divide over {processes} processes: use "
@@ -192,16 +189,3 @@ def _reasons(plan: Plan, on_cluster: bool) -> list[str]:
         reasons["its actors hold the policy"] = isinstance(plan.inference.placement, Processes)
         reasons["inference has a platform of its own"] = of_a_platform
     return [reason for reason, holds in reasons.items() if holds]
-
-
-def _raise_for(plan: Plan, reasons: list[str]) -> None:
-    """Raises for a plan that one process must run.
-
-    Raises:
-        UserError: says what of it cannot be divided.
-    """
-    if reasons or len(plan.learners) != 1 or not isinstance(plan.learner.placement, Devices):
-        raise UserError(
-            f"plan {plan.name} cannot run in several learner processes: {', and '.join(reasons) or 'no device learns'}; "
-            f"{_POLICIES} with --learner.when-full block, or one process"
-        )

@@ -1,7 +1,8 @@
 """Plans on several nodes: which environment host is where. Arithmetic only."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from envpool_bridge.errors import UserError
@@ -61,9 +62,14 @@ def place_hosts(plan: Plan, nodes: Sequence[Node], num_hosts: int, spreading: Sp
     at = preferred_nodes(nodes, num_hosts, cores_of_host(placed), spreading)
     fragments = tuple(_at_hosts(fragment, at, shape.num_workers) for fragment in plan.fragments)
     moved = {fragment.name for fragment in fragments if fragment.nodes}
-    return dataclasses.replace(
-        placed, fragments=fragments, channels=tuple(_between_nodes(channel, moved) for channel in plan.channels)
+    # A channel with one end at the hosts goes through the cluster's object store.
+    channels = tuple(
+        dataclasses.replace(one, transport=Transport.OBJECT_STORE)
+        if (one.source in moved) != (one.target in moved)
+        else one
+        for one in plan.channels
     )
+    return dataclasses.replace(placed, fragments=fragments, channels=channels)
 
 
 def cores_of_host(plan: Plan) -> int:
@@ -72,21 +78,23 @@ def cores_of_host(plan: Plan) -> int:
     return plan.shape.num_workers + int(acts_there)
 
 
-def assign_nodes(
-    nodes: Sequence[Node], num_hosts: int, cores: int, used: Mapping[str, int] | None = None
-) -> tuple[str, ...]:
+def cores_of_hosts(plan: Plan) -> Counter[str]:
+    """Returns the cores of each node that its environment hosts take."""
+    return Counter({name: hosts * cores_of_host(plan) for name, hosts in Counter(plan.environments.nodes).items()})
+
+
+def assign_nodes(nodes: Sequence[Node], num_hosts: int, cores: int) -> tuple[str, ...]:
     """Returns the node of each host: of those with room the one with the fewest hosts, then the most cores left, then the first.
 
     Args:
         nodes: to choose from.
         num_hosts: how many.
         cores: that each takes.
-        used: cores of each node that are taken already, by its name.
 
     Raises:
         UserError: there are too few cores.
     """
-    left = {node.name: node.num_cores - (used or {}).get(node.name, 0) for node in nodes}
+    left = {node.name: node.num_cores for node in nodes}
     chosen: list[str] = []
     for host in range(num_hosts):
         with_room = [name for name in left if left[name] >= cores]
@@ -120,13 +128,6 @@ def _at_hosts(fragment: Fragment, at: tuple[str, ...], workers: int) -> Fragment
     in_processes = isinstance(fragment.placement, Processes)
     placement = Processes(workers) if in_processes else Devices((0,), "cpu")
     return dataclasses.replace(fragment, replicas=len(at), placement=placement, nodes=at)
-
-
-def _between_nodes(channel: Channel, moved: set[str]) -> Channel:
-    """Returns a channel with one end at the hosts goes through the cluster's object store."""
-    if (channel.source in moved) == (channel.target in moved):
-        return channel
-    return dataclasses.replace(channel, transport=Transport.OBJECT_STORE)
 
 
 def preferred_nodes(nodes: Sequence[Node], hosts: int, cores: int, spreading: Spreading) -> tuple[str, ...]:

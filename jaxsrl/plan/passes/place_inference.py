@@ -1,18 +1,16 @@
 """Plans whose environment hosts ask inference servers on other nodes for actions. Arithmetic only."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.resources import Node
 from jaxsrl.plan.fragment import Carries, Devices, FragmentKind, Processes, Transport
-from jaxsrl.plan.passes.place_hosts import cores_of_host
+from jaxsrl.plan.passes.place_hosts import cores_of_hosts
 from jaxsrl.plan.plan import Plan
 
 CORES_OF_SERVER = 1
 """That an inference server asks its node for."""
-
-_ASKED = (Carries.OBSERVATIONS, Carries.ACTIONS)
 
 
 def call_servers(plan: Plan) -> Plan:
@@ -30,11 +28,7 @@ def call_servers(plan: Plan) -> Plan:
             f"{where}: fragment {plan.inference.name} acts where its environments are: use --plan decoupled or "
             f"single_learner_fine, whose environment processes ask a server"
         )
-    channels = tuple(
-        dataclasses.replace(channel, transport=Transport.CALLS) if channel.carries in _ASKED else channel
-        for channel in plan.channels
-    )
-    return dataclasses.replace(plan, channels=channels)
+    return plan.with_channels((Carries.OBSERVATIONS, Carries.ACTIONS), transport=Transport.CALLS)
 
 
 def place_servers(
@@ -53,38 +47,34 @@ def place_servers(
         UserError: the servers do not divide over the processes, the lanes not over the servers, or there are too few cores.
     """
     _require_shares(plan, num_servers, processes)
-    used: dict[str, int] = {}
-    for name in plan.environments.nodes:
-        used[name] = used.get(name, 0) + cores_of_host(plan)
+    used = cores_of_hosts(plan)
     on_gpus = may_use_gpus and sum(node.num_gpus for node in nodes) >= num_servers
     at: list[str] = []
     for server in range(num_servers):
-        name = choose_node(nodes, used, at if on_gpus else None, server, num_servers)
-        used[name] = used.get(name, 0) + CORES_OF_SERVER
+        name = _choose_node(nodes, used, Counter(at) if on_gpus else None, server, num_servers)
+        used[name] += CORES_OF_SERVER
         at.append(name)
     placement = Devices((0,), "gpu" if on_gpus else "cpu")
     return plan.with_nodes({FragmentKind.INFERENCE}, at, replicas=num_servers, placement=placement)
 
 
-def choose_node(
-    nodes: Sequence[Node], used: Mapping[str, int], gpus_taken: Sequence[str] | None, server: int, of: int
+def _choose_node(
+    nodes: Sequence[Node], used: Counter[str], gpus_taken: Counter[str] | None, server: int, of: int
 ) -> str:
     """Returns the node of one server: with the most GPUs left where it wants one, then with the most cores left.
 
     Args:
         nodes: to choose from.
         used: cores that are taken, by node.
-        gpus_taken: the node of each server that has a GPU already; None where servers act on processors.
+        gpus_taken: GPUs that are taken, by node; None where servers act on processors.
         server: its number, for messages.
         of: number of servers.
 
     Raises:
         UserError: there are too few cores, or no GPU is left.
     """
-    left = {node.name: node.num_cores - used.get(node.name, 0) for node in nodes}
-    gpus = {node.name: node.num_gpus for node in nodes}
-    for name in gpus_taken or ():
-        gpus[name] = gpus.get(name, 0) - 1
+    left = {node.name: node.num_cores - used[node.name] for node in nodes}
+    gpus = {node.name: node.num_gpus - (gpus_taken or Counter())[node.name] for node in nodes}
     able = [name for name in left if left[name] >= CORES_OF_SERVER and (gpus_taken is None or gpus[name] > 0)]
     if not able:
         sizes = ", ".join(f"{node.name}: {node.num_cores} and {node.num_gpus}" for node in nodes) or "there are none"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.resources import Node
 from jaxsrl.plan.fragment import Carries, FragmentKind, InProcess, Processes, Transport
-from jaxsrl.plan.passes.place_hosts import cores_of_host
+from jaxsrl.plan.passes.place_hosts import cores_of_hosts, format_node
 from jaxsrl.plan.passes.place_inference import CORES_OF_SERVER
 from jaxsrl.plan.plan import Plan
 from jaxsrl.terminal.format import format_bytes
@@ -16,8 +16,6 @@ CORES_OF_REPLAY = 1
 
 SAMPLES_AHEAD = 4
 """Calls for samples that a learner has open: its credits."""
-
-_ITS_OWN = (Carries.SAMPLES, Carries.PRIORITIES)
 
 
 def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
@@ -43,51 +41,28 @@ def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
             f"that does not place replay itself"
         )
     node = _node_with_room(plan, nodes, num_bytes, where)
-    channels = tuple(
-        dataclasses.replace(
-            channel,
-            transport=Transport.OBJECT_STORE,
-            capacity=SAMPLES_AHEAD if channel.carries is Carries.SAMPLES else channel.capacity,
-        )
-        if channel.carries in _ITS_OWN
-        else channel
-        for channel in plan.channels
-    )
-    return dataclasses.replace(plan, channels=channels).with_nodes(
-        {FragmentKind.REPLAY}, [node], placement=Processes(1)
-    )
+    plan = plan.with_channels((Carries.SAMPLES, Carries.PRIORITIES), transport=Transport.OBJECT_STORE)
+    plan = plan.with_channels((Carries.SAMPLES,), capacity=SAMPLES_AHEAD)
+    return plan.with_nodes({FragmentKind.REPLAY}, [node], placement=Processes(1))
 
 
 def _node_with_room(plan: Plan, nodes: Sequence[Node], num_bytes: int, where: str) -> str:
-    used: dict[str, int] = {}
-    for name in plan.environments.nodes:
-        used[name] = used.get(name, 0) + cores_of_host(plan)
+    used = cores_of_hosts(plan)
     for name in plan.inference.nodes if plan.calls_servers else ():
-        used[name] = used.get(name, 0) + CORES_OF_SERVER
+        used[name] += CORES_OF_SERVER
     able = [
         node
         for node in nodes
-        if node.num_cores - used.get(node.name, 0) >= CORES_OF_REPLAY
+        if node.num_cores - used[node.name] >= CORES_OF_REPLAY
         and (node.memory_bytes is None or node.memory_bytes >= num_bytes)
     ]
     if not able:
-        sizes = ", ".join(_format_node(node, used) for node in nodes) or "there are none"
+        left = [dataclasses.replace(node, num_cores=node.num_cores - used[node.name]) for node in nodes]
+        sizes = ", ".join(format_node(node, with_memory=True) for node in left) or "there are none"
         raise UserError(
             f"{where}: no node has a core left and {format_bytes(num_bytes)} of memory for replay ({sizes}): use a smaller "
             f"--agent.replay.capacity, fewer --pool.num-workers, or add nodes (ray start --memory says how much one gives out)"
         )
     # The first of those that are alike.
-    best = max(
-        able,
-        key=lambda node: (
-            node.name not in used,
-            node.memory_bytes or 0,
-            node.num_cores - used.get(node.name, 0),
-        ),
-    )
+    best = max(able, key=lambda node: (node.name not in used, node.memory_bytes or 0, node.num_cores - used[node.name]))
     return best.name
-
-
-def _format_node(node: Node, used: dict[str, int]) -> str:
-    memory = "" if node.memory_bytes is None else f" and {format_bytes(node.memory_bytes)}"
-    return f"{node.name}: {node.num_cores - used.get(node.name, 0)} cores{memory}"

@@ -40,11 +40,10 @@ def plan_with_prepare(plan: Plan, agent: AnyAgent, num_devices: int, lag: int) -
 
 def prepare_lag(plan: Plan) -> int:
     """Returns the gradient steps by which the parameters of the preparing fragment may be behind; 0 without one."""
-    return next((channel.max_lag for channel in plan.channels if _is_parameters(plan, channel)), 0)
-
-
-def _is_parameters(plan: Plan, channel: Channel) -> bool:
-    return plan.prepare is not None and (channel.target, channel.carries) == (plan.prepare.name, Carries.PARAMETERS)
+    if plan.prepare is None:
+        return 0
+    end = (plan.prepare.name, Carries.PARAMETERS)
+    return next((channel.max_lag for channel in plan.channels if (channel.target, channel.carries) == end), 0)
 
 
 def _with_fragment(plan: Plan, num_devices: int, lag: int) -> Plan:
@@ -57,17 +56,14 @@ def _with_fragment(plan: Plan, num_devices: int, lag: int) -> Plan:
     devices = Devices(tuple(range(first, first + num_devices)))
     fragment = Fragment(PREPARE, FragmentKind.PREPARE, num_devices, devices)
     learner, copy = plan.learner.name, Transport.DEVICE_COPY
-    channels = tuple(
-        dataclasses.replace(channel, target=PREPARE) if channel.carries is Carries.SAMPLES else channel
-        for channel in plan.channels
-    )
+    plan = plan.with_channels((Carries.SAMPLES,), target=PREPARE)
     added = (
         Channel(PREPARE, learner, Carries.SAMPLES, copy, lag + 1),
         Channel(learner, PREPARE, Carries.PARAMETERS, copy, lag + 1, max_lag=lag),
     )
     place = plan.fragments.index(plan.learner)
     fragments = (*plan.fragments[:place], fragment, *plan.fragments[place:])
-    return dataclasses.replace(plan, fragments=fragments, channels=(*channels, *added))
+    return dataclasses.replace(plan, fragments=fragments, channels=(*plan.channels, *added))
 
 
 def _default_devices(plan: Plan) -> list[Devices]:
@@ -77,8 +73,7 @@ def _default_devices(plan: Plan) -> list[Devices]:
 
 def _validate(plan: Plan, agent: AnyAgent) -> None:
     fragment = plan.prepare
-    if fragment is None:
-        raise RuntimeError("the fragment has just been added")
+    assert fragment is not None
     where = f"plan {plan.name}: fragment {fragment.name}"
     if not isinstance(agent, ReplayAgent) or not agent.data.transforms:
         raise UserError(

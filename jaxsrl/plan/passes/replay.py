@@ -1,7 +1,6 @@
 """Plans meet agents that learn from replay: where their experience is kept. Pure functions of data."""
 
 import dataclasses
-from typing import Literal
 
 from agents.api import Agent, AnyAgent, Replay, ReplayAgent
 from envpool_bridge.errors import UserError
@@ -19,20 +18,18 @@ from jaxsrl.plan.fragment import (
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.policies import REPLAY, replay_channels
 
-ReplayMemory = Literal["device", "host"]
 
-
-def plan_with_replay(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> Plan:
+def plan_with_replay(plan: Plan, agent: AnyAgent, on_host: bool) -> Plan:
     """Returns the plan with a replay fragment between environments and learner if the agent learns from replay.
 
-    A plan that places its own replay fragment keeps it; other plans get one in the memory `memory`. Buffers of several policies
-    are part of the learner's state, and the plan stays as it is.
+    A plan that places its own replay fragment keeps it; other plans get one in host memory, or on the learner's devices. Buffers
+    of several policies are part of the learner's state, and the plan stays as it is.
 
     Raises:
         UserError: the plan and the agent disagree on whether there is replay, or the plan has no place for it.
     """
     if isinstance(agent, Agent) and agent.bind_replay is not None:
-        _validate_policies(plan, agent, memory)
+        _validate_policies(plan, agent, on_host)
         return plan
     if not isinstance(agent, ReplayAgent):
         if plan.replay is not None:
@@ -54,7 +51,7 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> Plan:
             f"another --plan (multiple_learners shares gradients without a server)"
         )
     if plan.replay is None:
-        plan = _with_fragment(plan, memory)
+        plan = _with_fragment(plan, on_host)
     if agent.data.config.priority_exponent > 0.0 and plan.channel(Carries.PRIORITIES) is None:
         plan = dataclasses.replace(plan, channels=(*plan.channels, _priorities(plan, agent.data)))
     _validate(plan, agent.data)
@@ -68,8 +65,8 @@ def replays_on_host(plan: Plan) -> bool:
     return plan.replay is not None and isinstance(plan.replay.placement, InProcess | Processes)
 
 
-def _with_fragment(plan: Plan, memory: ReplayMemory) -> Plan:
-    learner, on_host = plan.learner, memory == "host"
+def _with_fragment(plan: Plan, on_host: bool) -> Plan:
+    learner = plan.learner
     placement = InProcess() if on_host else learner.placement
     fragment = Fragment(REPLAY, FragmentKind.REPLAY, 1, placement)
     place = plan.fragments.index(learner)
@@ -87,8 +84,7 @@ def _priorities(plan: Plan, replay: Replay) -> Channel:
 
 def _validate(plan: Plan, replay: Replay) -> None:
     fragment = plan.replay
-    if fragment is None:
-        raise RuntimeError("the fragment has just been added")
+    assert fragment is not None
     where = f"plan {plan.name}: fragment {fragment.name}"
     if fragment.replicas != 1:
         raise UserError(f"{where} needs 1 replica, which all learners draw from: got {fragment.replicas}")
@@ -110,9 +106,9 @@ def _validate(plan: Plan, replay: Replay) -> None:
         )
 
 
-def _validate_policies(plan: Plan, agent: AnyAgent, memory: ReplayMemory) -> None:
+def _validate_policies(plan: Plan, agent: AnyAgent, on_host: bool) -> None:
     where = f"plan {plan.name}: agent {agent.name} has policies that learn from replay"
-    if memory != "device" or plan.replay is not None:
+    if on_host or plan.replay is not None:
         raise UserError(
             f"{where}, whose buffers are on the learner's devices: use --replay.memory device and another --plan"
         )

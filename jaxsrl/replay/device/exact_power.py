@@ -73,11 +73,7 @@ def power_on_host(base: np.ndarray, exponent: float) -> np.ndarray:
     if exponent == 1.0:
         return base
     bits = np.maximum(base, _TINY).view(np.uint32)
-    return _power(bits, _tables(exponent), _rows_of).view(np.float32)
-
-
-def _rows_of(table: np.ndarray, place: np.ndarray) -> np.ndarray:
-    return table.take(place, 0)
+    return _power(bits, _tables(exponent), lambda table, place: table.take(place, 0)).view(np.float32)
 
 
 def _power(bits: Any, tables: _Tables, look_up: Any) -> Any:

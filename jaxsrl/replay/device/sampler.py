@@ -116,8 +116,8 @@ def insert_slot(
     return dataclasses.replace(selection, tree=tree)
 
 
-def episode_starts(sizes: RingSizes, is_first: Array, valid: Array) -> Array:
-    """Returns [T, G] bool, whether an episode starts. For a team, every acting agent must be at its first step."""
+def episode_starts(sizes: RingSizes, is_first: Any, valid: Any) -> Any:
+    """Returns [T, G] bool, whether an episode starts; of jax or numpy. For a team, every acting agent must be at its first step."""
     teams = (is_first.shape[0], sizes.num_groups, sizes.agents_per_window)
     first, acts = is_first.reshape(teams), valid.reshape(teams)
     return first.any(axis=2) & (first | ~acts).all(axis=2)

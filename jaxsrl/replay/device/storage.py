@@ -52,11 +52,7 @@ def insert(sizes: RingSizes, storage: Trajectory, position: RingPosition, slot: 
     # Otherwise only a step that resets is before the first of an episode.
     valid = storage.valid[newest] & ~slot.is_first[-sizes.rollout_length - 1]
     storage = dataclasses.replace(storage, valid=_put(newest, storage.valid, valid[None]))
-    ring = jax.tree.map(
-        partial(_put, start),
-        dataclasses.replace(storage, observation=(), is_first=(), agent_state=()),
-        dataclasses.replace(slot, observation=(), is_first=(), agent_state=()),
-    )
+    ring = jax.tree.map(partial(_put, start), values_per_step(storage), values_per_step(slot))
     place = start // sizes.rollout_length
     return dataclasses.replace(
         ring,
@@ -64,6 +60,11 @@ def insert(sizes: RingSizes, storage: Trajectory, position: RingPosition, slot: 
         is_first=observed(storage.is_first, slot.is_first),
         agent_state=jax.tree.map(lambda kept, new: _put(place, kept, new[None]), storage.agent_state, slot.agent_state),
     )
+
+
+def values_per_step(trajectory: Trajectory) -> Trajectory:
+    """Returns the arrays with one value per step, and () for observations, `is_first` and recurrent state."""
+    return dataclasses.replace(trajectory, observation=(), is_first=(), agent_state=())
 
 
 def _put(start: Any, ring: Array, new: Array) -> Array:

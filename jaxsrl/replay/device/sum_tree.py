@@ -40,11 +40,6 @@ def init_tree(num_leaves: int) -> Array:
     return jnp.zeros(level_offsets(num_leaves)[-1], jnp.float32)
 
 
-def weights_at(num_leaves: int, tree: Array, leaf: Array) -> Array:
-    """Returns the weights, [n] float32, of leaves [n]."""
-    return tree.at[level_offsets(num_leaves)[-2] + leaf].get(mode="promise_in_bounds")
-
-
 def write_leaves(num_leaves: int, tree: Array, leaf: Array, weight: Array, keep: Array) -> Array:
     """Returns the tree with new weights and unchanged sums: call `update_sums` next.
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Trajectory
 from jaxsrl.replay.device.ring_index import RingPosition, step_age
+from jaxsrl.replay.device.storage import values_per_step
 from jaxsrl.replay.sizes import RingSizes
 
 
@@ -34,9 +35,7 @@ def gather_windows(
     begin = jnp.repeat(begin, sizes.agents_per_window)
     take = partial(_take, rows)
     places = {0: _computed_once(_indices(sizes, position, begin, 0))}
-    steps = jax.tree.map(
-        partial(take, places[0][:-1]), dataclasses.replace(storage, observation=(), is_first=(), agent_state=())
-    )
+    steps = jax.tree.map(partial(take, places[0][:-1]), values_per_step(storage))
 
     def observed(ring: Array) -> Array:
         before = ring.shape[0] - sizes.ring_steps - 1
@@ -60,8 +59,7 @@ def newest_steps(sizes: RingSizes, storage: Trajectory, position: RingPosition, 
     """
     steps = position.next_step - count + jnp.arange(count + 1, dtype=jnp.int32)
     steps = jnp.where(steps < 0, steps + sizes.ring_steps, steps)
-    rest = dataclasses.replace(storage, observation=(), is_first=(), agent_state=())
-    newest: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], rest)
+    newest: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], values_per_step(storage))
     return dataclasses.replace(newest, is_first=storage.is_first[steps.at[-1].set(sizes.ring_steps)])
 
 

@@ -103,7 +103,7 @@ class HostBuffer:
         return self._pace.steps_due(self._sampler.num_windows > 0)
 
     def sample(self, words: Any) -> tuple[Sample, SampledWindows | None]:
-        """Returns N windows in new numpy arrays; and their indices if they have priorities (see `draw_windows`), else None.
+        """Returns N windows in new numpy arrays; and their indices if they have priorities, else None.
 
         Args:
             words: [W] uint32 (see `philox`), of numpy or of any device: the key, which is consumed. For K draws keys
@@ -122,10 +122,6 @@ class HostBuffer:
         drawn = self._sampler.make_windows(since, probability) if self.sizes.priority_exponent else None
         sample = Sample(self._storage.gather(since), probability, np.int32(count))  # pyright: ignore[reportArgumentType]
         return sample, drawn
-
-    def draw_windows(self, words: Any) -> SampledWindows:
-        """Returns the windows that `sample` draws with this key."""
-        return self._sampler.make_windows(*self._sampler.draw(np.asarray(words)))
 
     def _draw(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self._num_joined == 1:

@@ -46,14 +46,19 @@ def _new_array(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.ndarray(shape, dtype, _map(num_bytes))
     # Whole large pages: fewer addresses to translate. Memory that is never touched costs none.
     pages = -(-num_bytes // _HUGE_PAGE)
-    memory = _map((pages + 1) * _HUGE_PAGE)
+    memory = map_large_pages((pages + 1) * _HUGE_PAGE)
     address = np.frombuffer(memory, np.uint8).ctypes.data
-    # Not every kernel has large pages.
+    return np.ndarray(shape, dtype, memory, -address % _HUGE_PAGE)
+
+
+def map_large_pages(num_bytes: int) -> mmap.mmap:
+    """Returns new memory in large pages, where the kernel has them; raises OSError if there is not enough."""
+    memory = _map(num_bytes)
     try:
         memory.madvise(mmap.MADV_HUGEPAGE)
     except OSError:
-        pass
-    return np.ndarray(shape, dtype, memory, -address % _HUGE_PAGE)
+        pass  # not every kernel has large pages
+    return memory
 
 
 def _map(num_bytes: int) -> mmap.mmap:

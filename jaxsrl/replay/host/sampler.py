@@ -8,7 +8,7 @@ import numpy as np
 from jaxsrl.replay.device.exact_power import power_on_host
 from jaxsrl.replay.device.philox import HostRandom
 from jaxsrl.replay.device.ring_index import RingPosition
-from jaxsrl.replay.device.sampler import SampledWindows, Selection
+from jaxsrl.replay.device.sampler import SampledWindows, Selection, episode_starts
 from jaxsrl.replay.device.sum_tree import FAN_OUT
 from jaxsrl.replay.host.sum_tree import HostTree
 from jaxsrl.replay.sizes import RingSizes
@@ -69,9 +69,7 @@ class HostSampler:
         if self._starts is not None:
             # Windows with a weight could be drawn until now.
             self._num_starts -= int(np.count_nonzero(self._tree.weights_at(emptied)))
-            teams = (sizes.rollout_length, sizes.num_groups, sizes.agents_per_window)
-            first, acts = is_first.reshape(teams), valid.reshape(teams)
-            self._starts[start : start + sizes.rollout_length] = first.any(axis=2) & (first | ~acts).all(axis=2)
+            self._starts[start : start + sizes.rollout_length] = episode_starts(sizes, is_first, valid)
         self._tree.write(emptied, np.float32(0.0))
         filled = self._add_completed(self._tree, priority)
         self._tree.update_sums(np.unique(np.concatenate([emptied, filled]) // FAN_OUT))

@@ -1,7 +1,6 @@
 """Ring of steps in numpy: arrays, insertion and windows of `device.storage` and `device.windows` in host memory."""
 
 import dataclasses
-import mmap
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +11,8 @@ import numpy as np
 from agents.api import Trajectory
 from envpool_bridge.errors import BadEnvOutputError, UserError
 from jaxsrl.machine.resources import free_host_bytes
-from jaxsrl.replay.device.storage import storage_shapes
-from jaxsrl.replay.host.sample_pool import SampleMemory, is_large
+from jaxsrl.replay.device.storage import storage_shapes, values_per_step
+from jaxsrl.replay.host.sample_pool import SampleMemory, is_large, map_large_pages
 from jaxsrl.replay.sizes import RingSizes
 
 _ALIGNMENT = 64
@@ -166,7 +165,7 @@ class HostStorage:
         """Returns the newest `count` steps of all rows; see `device.windows.newest_steps`."""
         size = self._sizes.ring_steps
         steps = (self.position.next_step - count + np.arange(count + 1)) % size
-        newest: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], _without_observations(self.arrays))
+        newest: Trajectory = jax.tree.map(lambda ring: ring[steps[:-1]], values_per_step(self.arrays))
         steps[-1] = size
         return dataclasses.replace(newest, is_first=self.arrays.is_first[steps])
 
@@ -221,10 +220,6 @@ def _filled(leaves: list[Any], structure: Any, first: int) -> Any:
     return structure.unflatten(leaves[first : first + structure.num_leaves])
 
 
-def _without_observations(trajectory: Trajectory) -> Trajectory:
-    return dataclasses.replace(trajectory, observation=(), is_first=(), agent_state=())
-
-
 def _leaves_by_kind(sizes: RingSizes, arrays: Trajectory) -> tuple[list[_Leaf], list[_Leaf], list[_Leaf]]:
     """Returns (arrays with one value per step, observations and `is_first`, recurrent state), each in tree order."""
     places = iter(range(len(jax.tree.leaves(arrays))))
@@ -240,9 +235,9 @@ def _leaves_by_kind(sizes: RingSizes, arrays: Trajectory) -> tuple[list[_Leaf], 
             listed.append(_Leaf(place, ring, ring.reshape(-1, *ring.shape[2:]), before, memory))
         return listed
 
-    steps, observed = _without_observations(numbers), (numbers.observation, numbers.is_first)
+    steps, observed = values_per_step(numbers), (numbers.observation, numbers.is_first)
     return (
-        kind(steps, _without_observations(arrays), steps=sizes.window_steps),
+        kind(steps, values_per_step(arrays), steps=sizes.window_steps),
         kind(observed, (arrays.observation, arrays.is_first), observed=True, steps=sizes.window_steps + 1),
         kind(numbers.agent_state, arrays.agent_state),
     )
@@ -272,14 +267,10 @@ def _allocate(num_bytes: int) -> np.ndarray:
     if num_bytes > available:
         raise UserError(message)
     try:
-        memory = mmap.mmap(-1, max(num_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Windows are scattered: large pages speed up address translation.
+        memory = map_large_pages(max(num_bytes, 1))
     except OSError as error:
         raise UserError(message) from error
-    # Windows are scattered: large pages speed up address translation. Not every kernel has them.
-    try:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        pass
     block = np.frombuffer(memory, np.uint8)
     block.fill(0)
     return block

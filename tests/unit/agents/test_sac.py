@@ -15,6 +15,7 @@ import pytest
 from agents.api import LearnerState, Mode, ReplayAgent, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.continuous_actors import Squashed, squash
+from agents.networks.critics import critic_loss
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig
@@ -23,7 +24,6 @@ from agents.sac import (
     SACConfig,
     actor_loss,
     build_sac,
-    critic_loss,
     make_sac,
     sample_actions,
     soft_targets,
@@ -209,7 +209,7 @@ def test_critic_loss_is_weighted_half_squared_error(learnt):
     bound, state, batch = learnt.bound, learnt.first, _batch(learnt)
     target = np.arange(N, dtype=np.float32)
     importance = _importance(learnt)
-    loss, _ = jax.jit(partial(critic_loss, bound))(state.extra.critic, batch, target, importance)
+    loss, _ = jax.jit(partial(critic_loss, bound.critics))(state.extra.critic, batch, target, importance)
     values = np.asarray(learnt.values(state.extra.critic, batch.observation, batch.action))
     expected, counted = 0.0, [row for row in range(N) if row != 4]
     for member in range(2):

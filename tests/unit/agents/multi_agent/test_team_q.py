@@ -18,7 +18,7 @@ from agents.networks.config import NetworkConfig
 from agents.networks.mixer import make_sum_mixer
 from agents.networks.team_branch import make_team_branch
 from agents.networks.team_values import TeamValues, make_team_values
-from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
+from agents.ops.importance_weights import importance_weights
 from agents.ops.team_targets import team_steps, team_targets
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec
@@ -127,7 +127,7 @@ def test_an_episode_that_a_failure_cuts_bootstraps():
 
 def team_q(config, net, optimizer=None) -> TeamQ:
     zero = optax.constant_schedule(0.0)
-    return TeamQ(config, TEAM, net, optimizer, zero, zero, importance_exponent_schedule(1.0, 0))
+    return TeamQ(config, TEAM, net, optimizer, zero, zero, lambda num_updates: jnp.ones(()))
 
 
 def linear_values() -> TeamValues:

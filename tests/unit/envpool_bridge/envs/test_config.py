@@ -12,10 +12,9 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.envs.probes.team import TEAM_PROBES
-from envpool_bridge.envs.suites.atari import make_atari
-from envpool_bridge.envs.suites.gymnasium import make_gymnasium, make_vector
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
+from tests.support.suite_envs import make_atari
 
 CONFIGS = {
     "gymnasium": EnvConfig("CartPole-v1"),
@@ -23,7 +22,7 @@ CONFIGS = {
     "atari": EnvConfig("ALE/Pong-v5", "atari"),
     "probe": EnvConfig("MatchObservation", "probe"),
 }
-LIMIT = {"max_episode_steps": 3}
+LIMIT = '{"max_episode_steps": 3}'
 
 
 def refusal(config: EnvConfig) -> str:
@@ -84,7 +83,8 @@ def test_an_atari_step_is_as_many_frames_as_declared():
 def test_further_arguments_reach_the_environment():
     lake = EnvConfig("FrozenLake-v1", kwargs='{"map_name": "8x8"}')
     assert lake.source().spec().observation.num_values == 64
-    one, many = make_gymnasium("CartPole-v1", LIMIT), make_vector("CartPole-v1", LIMIT, num_envs=2)
+    limited, together = (EnvConfig("CartPole-v1", suite, LIMIT) for suite in ("gymnasium", "gymnasium_vector"))
+    one, many = limited.source().make_env(), together.source().make_vector_env(2)
     one.reset(seed=0)
     many.reset(seed=0)
     assert [one.step(0)[3] for _ in range(3)] == [False, False, True]

@@ -9,9 +9,9 @@ import pytest
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, StepRows
-from envpool_bridge.envs.suites.atari import make_atari
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import zeros_of
+from tests.support.suite_envs import make_atari
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")

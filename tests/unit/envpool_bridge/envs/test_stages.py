@@ -76,7 +76,7 @@ def test_ids_and_arguments_name_stages():
     sizes = []
     for stage in (0, 1):
         grid.reset(seed=0, options={"stage": stage})
-        sizes.append(grid._stages.current.unwrapped.width)
+        sizes.append(grid._current.unwrapped.width)
     assert sizes == [5, 6]
     with pytest.raises(UserError, match="stages must be a JSON object"):
         EnvConfig("CartPole-v1", stages=("{3", "{}")).source()

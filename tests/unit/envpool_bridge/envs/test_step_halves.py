@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from operator import methodcaller
 
 import cloudpickle
 import gymnasium
@@ -12,7 +13,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from envpool_bridge.envs.concurrent_step import find_halves, make_concurrent_step
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.env_functions import call_attribute, set_attribute
+from envpool_bridge.envs.env_functions import call_attribute
 from envpool_bridge.envs.probes.sleep import Sleep
 from envpool_bridge.envs.protocol import FirstRows, GymnasiumReset
 from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset
@@ -136,7 +137,7 @@ def test_vector_rows_keep_their_halves_after_calls(mode, steps):
 @pytest.mark.parametrize("after_reset", [True, False])
 def test_vector_rows_use_a_step_that_was_set(after_reset):
     rows, out = vector_rows(WaitingWalk, AutoresetMode.NEXT_STEP)
-    own = partial(set_attribute, "step", lambda action: (np.zeros(1), 5.0, False, False, {}))
+    own = methodcaller("set_wrapper_attr", "step", lambda action: (np.zeros(1), 5.0, False, False, {}))
     set_step = ApplyRequest(functions=cloudpickle.dumps([own, None]))
     for request in (FIRST_RESET, set_step) if after_reset else (set_step, FIRST_RESET):
         rows.reset(request, out)

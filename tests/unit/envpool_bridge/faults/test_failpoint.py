@@ -13,6 +13,8 @@ class Place:
         self.done = 0
 
     def work(self, amount):
+        if amount < 0:
+            raise ValueError(amount)
         self.done += amount
         return self.done
 
@@ -44,6 +46,18 @@ def test_failpoint_fires_at_its_count_before_or_after(before, done):
         first.work(1)
     assert first.done + second.done == done
     first.work(1)  # once only
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_calls_that_raise_arrive_before_but_not_after(before):
+    place = Place()
+    arm([Failpoint("worker.step", before, "raise", 2)], {"worker.step": [(place, "work")]})
+    with pytest.raises(ValueError, match="-1"):
+        place.work(-1)
+    if not before:
+        place.work(1)
+    with pytest.raises(FailpointError):
+        place.work(1)
 
 
 def test_every_place_is_documented():

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from jaxsrl.bench.process_memory import memory_of_tree
+from jaxsrl.bench.one_run import memory_of_tree
 
 HOLDS = """
 import subprocess, sys

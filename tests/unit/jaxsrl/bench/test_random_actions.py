@@ -3,6 +3,7 @@
 import numpy as np
 
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
+from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.bench.random_actions import random_actions
 
 
@@ -13,15 +14,15 @@ def test_every_leaf_has_its_shape_dtype_and_range():
         "free": ArraySpec((), "float32"),
     }
     spec = EnvSpec("any", ArraySpec((1,), "float32"), action)
-    drawn = random_actions(spec, np.random.default_rng(0), (50, 20))
-    assert drawn["gear"].shape == (50, 20)
+    drawn = map_leaves(lambda *rows: np.stack(rows), *random_actions(spec, 20))
+    assert drawn["gear"].shape == (97, 20)
     assert drawn["gear"].dtype == np.int32
     assert set(drawn["gear"].ravel()) == {0, 1, 2}
     choices, bounded = drawn["on"]
-    assert choices.shape == bounded.shape == (50, 20, 2)
+    assert choices.shape == bounded.shape == (97, 20, 2)
     assert [set(choices[..., place].ravel()) for place in (0, 1)] == [{0, 1}, {0, 1, 2, 3, 4}]
     low, high = bounded.min((0, 1)), bounded.max((0, 1))
     np.testing.assert_allclose(low, [-1, 2], atol=0.02)
     np.testing.assert_allclose(high, [1, 4], atol=0.02)
-    assert drawn["free"].shape == (50, 20)
+    assert drawn["free"].shape == (97, 20)
     assert abs(drawn["free"].std() - 1) < 0.1

@@ -26,10 +26,10 @@ def files_of(path):
 
 def states_during(path, action):
     """Yields copies of a directory as it is after each call of a C function by the writer; a killed process leaves one of them."""
-    states = [files_of(path)]
+    states, writers = [files_of(path)], ("datasets/writer.py", "datasets/manifest.py", "checkpoints/run_directory.py")
 
     def note(frame, event, _):
-        if event == "c_return" and frame.f_code.co_filename.endswith(("datasets/writer.py", "datasets/manifest.py")):
+        if event == "c_return" and frame.f_code.co_filename.endswith(writers):
             now = files_of(path)
             if now != states[-1]:
                 states.append(now)

@@ -13,7 +13,7 @@ from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, step_rows
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import view_slots
 from jaxsrl.collect.inference.act import make_act, row_keys, wrap_step
-from jaxsrl.device_loop.collect import _act_keys, collect, init_rows, make_row_keys
+from jaxsrl.device_loop.collect import _act_keys, collect, init_rows
 from jaxsrl.device_loop.loop import DeviceLearner
 from jaxsrl.device_loop.program import make_run_keys
 from jaxsrl.envs.cartpole import CartPole
@@ -52,7 +52,7 @@ def slots_by_loop(params, num_slots):
 @pytest.fixture(scope="module")
 def collected():
     params = AGENT.init(jax.random.key(1)).params
-    keys = make_row_keys(SEED, ACT_KEY, ROWS)
+    keys = make_run_keys(SEED, ACT_KEY, jax.random.key(2), ROWS).rows
     jitted = jax.jit(lambda rows, version: collect(ENV, AGENT, params, rows, keys, version, STEPS))
     rows, trajectories = init_rows(ENV, AGENT, keys), []
     for n in range(2):

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from agents.api import Agent, Mode, OnPolicy, Replay, ReplayAgent, ReplayConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from jaxsrl.evaluation.evaluate import evaluate
-from jaxsrl.evaluation.predictions.draw import image_frames
+from jaxsrl.evaluation.predictions.draw import image_frames, record_predictions
 from jaxsrl.evaluation.predictions.open_loop import (
     CONTEXT,
     HORIZON,
@@ -23,7 +23,6 @@ from jaxsrl.evaluation.predictions.open_loop import (
     predict_open_loop,
     seen_observations,
 )
-from jaxsrl.evaluation.predictions.record import record_predictions
 
 
 class Ramp(gymnasium.Env):

@@ -42,7 +42,11 @@ def wake_ups_of_other_threads(settings: str) -> int:
     [
         "from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch; use_synchronous_cpu_dispatch()",
         pytest.param("from jaxsrl.machine.resources import Resources; Resources.detect()", marks=pytest.mark.slow),
-        pytest.param("from jaxsrl.collect.actors.policy import start_jax; start_jax(0)", marks=pytest.mark.slow),
+        pytest.param(
+            "from jaxsrl.collect.acting_agent import use_jax_settings; from jaxsrl.collect.actors.policy import start_jax\n"
+            "use_jax_settings({}); start_jax(0)",
+            marks=pytest.mark.slow,
+        ),
         "import contextlib; from jaxsrl.experiment import Experiment, cli\n"
         "with contextlib.suppress(SystemExit): cli(Experiment(lambda: None, None), [])",
     ],

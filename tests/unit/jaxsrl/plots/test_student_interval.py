@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxsrl.plots.bootstrap import mean_curve
-from jaxsrl.plots.student_interval import student_interval
+from jaxsrl.plots.bootstrap import mean_curve, student_interval
 
 # Two-sided 95 % quantiles by degrees of freedom, as printed in tables.
 TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 30: 2.042}

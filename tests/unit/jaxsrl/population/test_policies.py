@@ -9,7 +9,7 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
-from envpool_bridge.envs.io.spaces import env_spec
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.errors import UserError
@@ -50,7 +50,7 @@ def test_each_policy_has_parameters_of_its_own():
 
 
 def test_without_a_mapping_one_policy_acts_for_all():
-    spec = env_spec(next(iter(PROBES.values()))(), "probe")
+    spec = GymnasiumSource(next(iter(PROBES.values()))).spec()
     agent = make_multi_policy_agent(spec, PoliciesConfig(), make_agent)
     assert same(agent.init(jax.random.key(0)).params, make_agent(spec).init(jax.random.key(0)).params)
     with pytest.raises(UserError, match="have different actions, so one policy cannot choose for all of them"):

@@ -11,7 +11,6 @@ from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.machine.lifecycle import Lifecycle
-from jaxsrl.training import train as train_module
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.train import TrainingLoop
 from tests.support.metric_records import make_plan
@@ -99,7 +98,7 @@ def make_setup(directory, **changes):
 
 def train(path, counter, coordinator=None, **changes):
     with RunDirectory(path) as directory:
-        return train_module.train(make_setup(directory, **changes), counter, coordinator)
+        return TrainingLoop(make_setup(directory, **changes), counter, coordinator or Coordinator()).run()
 
 
 @pytest.fixture

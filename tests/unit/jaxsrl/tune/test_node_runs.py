@@ -128,7 +128,6 @@ def test_a_lost_trial_with_a_result_is_not_trained_again(tmp_path):
 def test_this_machine_needs_no_nodes(tmp_path):
     with connected_nodes("here", tmp_path, 1, lambda line: None) as nodes:
         assert nodes is None
-        assert train_on(nodes, 1, lambda line: None) is None
     assert not (tmp_path / TOKEN).exists()
 
 

@@ -7,6 +7,10 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import FORMAT, MANIFEST, file_sha256, sign_manifest
+from jaxsrl.config.run_config import RunConfig
+from jaxsrl.machine.resources import Resources
+from jaxsrl.plan.plan import plan_to_json
+from jaxsrl.plan.policies import PLANS
 from jaxsrl.runs.summary import find_runs, summarize
 from jaxsrl.web.checkpoints import Checkpoints
 from jaxsrl.web.run_files import RunFiles, finite
@@ -57,6 +61,17 @@ def test_a_configuration_that_says_nothing_is_no_error(tmp_path, text):
     assert files.summary("a")["env"] == ""
     assert files.plan_svg() is None
     json.dumps(files.details(), allow_nan=False)
+
+
+def test_a_plan_with_fields_of_a_later_version_is_drawn(tmp_path):
+    run, plan = make_run(tmp_path / "a"), plan_to_json(PLANS["serial"](RunConfig(), Resources(2, "cpu", 1)))
+    (run / "plan.json").write_text(json.dumps(plan))
+    drawn = RunFiles(run).plan_svg()
+    for part in (*plan["fragments"], *plan["channels"]):
+        part["of_a_later_version"] = 1
+    (run / "plan.json").write_text(json.dumps(plan))
+    assert drawn is not None
+    assert RunFiles(run).plan_svg() == drawn
 
 
 def test_numbers_that_json_lacks_are_named(tmp_path):

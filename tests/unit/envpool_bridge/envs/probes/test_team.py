@@ -7,7 +7,7 @@ import pytest
 
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.parallel_env import ParallelEnv
-from envpool_bridge.envs.probes.team import TEAM_PROBES, team_probe_source
+from envpool_bridge.envs.probes.team import TEAM_PROBES
 from envpool_bridge.errors import UserError
 
 DISCOUNT = 0.9
@@ -177,5 +177,3 @@ def test_joint_targets_has_its_optimum_on_target():
 def test_team_probe_rejects_unknown_options():
     with pytest.raises(UserError, match="TeamMatrix of suite 'probe': unknown option 'players'"):
         EnvConfig("TeamMatrix", suite="probe", kwargs='{"players": 3}').source()
-    with pytest.raises(UserError, match="unknown probe of several agents 'Nothing': expected one of TeamMatrix, "):
-        team_probe_source("Nothing", {}, True)

@@ -8,9 +8,9 @@ import pytest
 from gymnasium import spaces
 
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.suites.atari import make_atari
 from envpool_bridge.envs.suites.atari_wrappers import EpisodeIsALife, StickyActions
 from envpool_bridge.errors import UserError
+from tests.support.suite_envs import make_atari
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")

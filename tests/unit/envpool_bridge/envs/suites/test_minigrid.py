@@ -8,8 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.suites.minigrid import make_minigrid
 from envpool_bridge.errors import UserError
+from tests.support.suite_envs import make_minigrid
 
 pytest.importorskip("minigrid")
 

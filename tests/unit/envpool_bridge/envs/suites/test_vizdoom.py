@@ -14,8 +14,8 @@ import pytest
 from gymnasium import spaces
 
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.suites.vizdoom import make_vizdoom
 from envpool_bridge.errors import UserError
+from tests.support.suite_envs import make_vizdoom
 
 pytest.importorskip("vizdoom")
 pytest.importorskip("cv2")
@@ -189,8 +189,8 @@ def test_vizdoom_rejects_commercial_games_with_a_free_one():
 
 KILLED = """
 import time
-from envpool_bridge.envs.suites.vizdoom import make_vizdoom
-env = make_vizdoom("VizdoomBasic-v1", {})
+from envpool_bridge.envs.config import EnvConfig
+env = EnvConfig("VizdoomBasic-v1").source().make_env()
 env.reset(seed=0)
 print(env._directory.name, flush=True)
 time.sleep(60)

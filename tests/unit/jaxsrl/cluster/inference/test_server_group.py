@@ -232,7 +232,7 @@ def test_steps_of_the_run_wrap_around_at_32_bits(merge):
     observation, is_first = np.ones((calls.rows_per_lane, 4), np.float32), np.zeros(calls.rows_per_lane, bool)
     answers = {}
     for step in (5, 2**32 + 5):
-        requests = [Request(0, lane, step, observation, is_first, None) for lane in range(2 if merge else 1)]
+        requests = [Request(lane, step, 0, observation, is_first, None) for lane in range(2 if merge else 1)]
         answers[step] = [messages.read_answer(each) for each in calls.act(params[0], 0, requests, merge)]
     for one, other in zip(answers[5], answers[2**32 + 5], strict=True):
         np.testing.assert_array_equal(one.action, other.action)

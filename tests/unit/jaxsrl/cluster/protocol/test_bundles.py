@@ -70,7 +70,7 @@ def test_hosts_move_with_their_inference_and_without_learner():
 
 
 def test_placement_error_names_request_resources_and_remedy():
-    how = Reserving("strict_spread", 2.0, 5.0)
+    how = Reserving("strict_spread", 5.0)
     said = placement_error([[Bundle(3, 2 << 30)] * 4], how, [Node("a", 8, memory_bytes=1 << 30)], 2.0)
     for words in ("within 5 s", "4 environment hosts of 3 cores and 2 GiB", "a: 8 cores and 1 GiB", "2 cores are free"):
         assert words in said

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
+import cloudpickle
 import jax
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from jaxsrl.cluster.replay.host import ReplayHost, bytes_of_leaves
 from jaxsrl.cluster.replay.setup import SampleBlocks, make_replay_setup
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh, trajectory_on_host
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.resources import Node, Resources
@@ -54,7 +56,9 @@ def config_of(replay=UNIFORM, first_sequence=0, **options):
         num_envs=ROWS, pool_num_workers=2, pool_lanes_per_worker=1, rollout_length=STEPS, total_env_steps=1
     )
     agent = make_counting(Replay(replay, sequence_length=2, initial_priority=first_priority))
-    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources(4, "cpu", 1)), agent, "host")
+    plan = add_agent_fragments(
+        PLANS["single_learner_coarse"](run, Resources(4, "cpu", 1)), agent, ReplayMemoryConfig("host")
+    )
     plan = place_replay(place_hosts(plan, NODES, HOSTS), NODES)
     return CollectorConfig(None, SPEC, plan, agent, 7, first_sequence, jax.random.key(1), **options)  # pyright: ignore
 
@@ -219,7 +223,7 @@ def test_what_is_inserted_is_written_down_where_it_is_inserted(tmp_path):
 def test_priorities_that_overtake_each_other_are_taken_in_order():
     config = config_of(PRIORITIZED)
     setup, replay = make_replay_setup(config, RUN_KEY), ReplayHost()
-    replay.start(setup.to_bytes())
+    replay.start(cloudpickle.dumps(setup))
     taken = []
     replay._replay.update_priorities = taken.append  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     replay.give(1, np.array([[1.0], [2.0]]))

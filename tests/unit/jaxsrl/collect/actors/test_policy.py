@@ -185,6 +185,6 @@ def test_what_an_actor_loads_first_imports_no_jax():
     import subprocess
     import sys
 
-    factory = ActorFactory(b"", params_layout([((), "float32")]), 0, np.zeros(2, np.uint32), "fry", None, {})
+    factory = ActorFactory(b"", 0, np.zeros(2, np.uint32), "fry", None, {})
     code = f"import pickle, sys; pickle.loads({pickle.dumps(factory)!r}); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from jaxsrl.machine.resources import Resources
-from jaxsrl.plan.drawing.layout import place_groups, place_learners, place_learners_channels, with_replicas
+from jaxsrl.plan.drawing.layout import place_channels, place_groups, place_learners, with_replicas
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.policies import PLANS
@@ -36,7 +36,7 @@ def test_boxes_are_apart_and_arrows_join_them(count):
     outer = {fragment.name: with_replicas(fragment, boxes[fragment.name]) for fragment in plan.fragments}
     for one, other in itertools.combinations(outer.values(), 2):
         assert not one.overlaps(other)
-    arrows = place_learners_channels(plan, boxes)
+    arrows = place_channels(plan, boxes)
     assert sorted(arrow.channel for arrow in arrows) == list(range(len(plan.channels)))
     assert len({arrow.start for arrow in arrows}) == len(arrows)
     for arrow in arrows:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from agents.api import Replay, ReplayAgent, ReplayConfig
+from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.drawing.layout import Box, place_channels, place_fragments, place_groups, with_replicas
 from jaxsrl.plan.fragment import Carries, FragmentKind
@@ -40,7 +41,7 @@ def test_boxes_are_apart_and_arrows_join_them(policy, settings):
 def test_preparation_of_samples_is_below_the_learner(policy):
     data = Replay(ReplayConfig(priority_exponent=0.5, priority_delay=2), sequence_length=3, transforms=(print,))
     agent = ReplayAgent("toy", print, print, print, print, {}, data)
-    plan = add_agent_fragments(planned(policy, SMALL), agent, "host", 3, 2)
+    plan = add_agent_fragments(planned(policy, SMALL), agent, ReplayMemoryConfig("host", 3, 2))
     check_layout(plan)
     boxes = place_fragments(plan, "gpu")
     assert boxes["prepare"].top < boxes["learner"].bottom

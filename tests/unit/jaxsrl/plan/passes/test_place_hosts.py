@@ -44,7 +44,6 @@ def test_hosts_spread_then_go_where_most_cores_are_left():
     nodes = [Node("small", 2), Node("large", 8)]
     assert assign_nodes(nodes, 3, 2) == ("large", "small", "large")
     assert assign_nodes([Node("small", 2), Node("large", 64)], 2, 2) == ("large", "small")
-    assert assign_nodes(nodes, 1, 2, {"large": 8}) == ("small",)
     with pytest.raises(UserError, match="no node has 2 cores left for environment host 5 of 6"):
         assign_nodes(nodes, 6, 2)
     with pytest.raises(UserError, match="there are none"):

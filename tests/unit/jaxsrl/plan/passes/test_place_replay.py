@@ -11,6 +11,7 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.cluster.protocol.bundles import Bundle, Reserving, bundles_of_replay, placement_error, requested_bundles
 from jaxsrl.cluster.protocol.engine import ReplayLostError
 from jaxsrl.collect.slot_layout import agent_layout
+from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.learner.learning_agent import kept_bytes, replay_bytes
 from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.machine.resources import Node, Resources
@@ -45,7 +46,7 @@ def run_of(**changes):
 
 def plan_of(nodes=NODES, num_bytes=GIB, agent=AGENT, **changes):
     run, here = run_of(**changes), Resources(8, "cpu", 1, nodes=tuple(nodes))
-    plan = add_agent_fragments(PLANS[run.plan](run, here), agent, run.local_replay_memory)
+    plan = add_agent_fragments(PLANS[run.plan](run, here), agent, run.replay)
     plan = place_on_nodes(run, plan, nodes, 2, replay_bytes=num_bytes)
     validate_plan(plan, here)
     return plan
@@ -83,7 +84,9 @@ def test_replay_reserves_a_core_and_its_memory():
 
 def test_nodes_that_are_started_here_have_a_core_more_for_replay():
     run, without = run_of(cluster_address="local"), run_of(cluster_address="local", replay_memory="device")
-    plan = add_agent_fragments(PLANS["single_learner_coarse"](run, Resources(8, "cpu", 1)), AGENT, "host")
+    plan = add_agent_fragments(
+        PLANS["single_learner_coarse"](run, Resources(8, "cpu", 1)), AGENT, ReplayMemoryConfig("host")
+    )
     cores = [nodes[0].num_cores for nodes in (local_nodes(run, plan), local_nodes(without, plan))]
     assert cores[0] == cores[1] + 1
 
@@ -119,7 +122,7 @@ def test_replay_node_needs_a_cluster_and_host_storage():
     with pytest.raises(UserError, match=r"use --cluster.address local or auto with it, or --replay.memory host"):
         run_of(cluster_address="none")
     run, here = run_of(), Resources(8, "cpu", 1)
-    on_device = add_agent_fragments(PLANS["single_learner_coarse"](run, here), AGENT, "device")
+    on_device = add_agent_fragments(PLANS["single_learner_coarse"](run, here), AGENT)
     with pytest.raises(UserError, match="fragment replay is on devices of the learner"):
         place_on_nodes(run, on_device, NODES, 2)
 

@@ -4,6 +4,7 @@ import pytest
 
 from agents.api import Agent, OnPolicy, Replay, ReplayAgent, ReplayConfig
 from envpool_bridge.errors import UserError
+from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Carries, Devices, FragmentKind
 from jaxsrl.plan.passes.apply import add_agent_fragments
@@ -27,7 +28,7 @@ def agent_of(transforms=(unused,), **config):
 
 def plan_of(policy, agent, memory="host", devices=2, lag=3, **config):
     run = run_config(num_envs=96, learner_num_devices=2, replay_memory=memory, **config)
-    return add_agent_fragments(PLANS[policy](run, MACHINE), agent, memory, devices, lag)
+    return add_agent_fragments(PLANS[policy](run, MACHINE), agent, ReplayMemoryConfig(memory, devices, lag))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from agents.api import Agent, OnPolicy, Replay, ReplayAgent, ReplayConfig
 from envpool_bridge.errors import UserError
+from jaxsrl.config.parts import ReplayMemoryConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Carries, Channel, Devices, FragmentKind, InProcess, Transport
@@ -40,7 +41,7 @@ ON_POLICY = Agent("toy", unused, unused, unused, unused, {}, OnPolicy())
 
 def plan_of(policy, agent, replay_on="device", **config):
     run = run_config(num_envs=96, learner_num_devices=2, replay_memory=replay_on, **config)
-    return add_agent_fragments(PLANS[policy](run, MACHINE), agent, run.replay.memory)
+    return add_agent_fragments(PLANS[policy](run, MACHINE), agent, run.replay)
 
 
 def ends(plan, carries):
@@ -92,7 +93,7 @@ def test_plans_with_replay_come_back_from_json():
 
 def test_plan_without_trajectory_reuse_is_unchanged():
     plan = PLANS["decoupled"](RunConfig(num_envs=96), MACHINE)
-    assert add_agent_fragments(plan, ON_POLICY, "host") is plan
+    assert add_agent_fragments(plan, ON_POLICY, ReplayMemoryConfig("host")) is plan
 
 
 def test_a_plan_with_replay_refuses_an_agent_without():

@@ -11,7 +11,7 @@ import pytest
 
 from agents.api import Replay, ReplayConfig
 from jaxsrl.replay.device.sampler import SampledWindows, draw, init_selection, insert_slot, update_priorities
-from jaxsrl.replay.device.sum_tree import weights_at
+from jaxsrl.replay.device.sum_tree import level_offsets
 from jaxsrl.replay.priority_delay import delay_priorities, init_pending
 from jaxsrl.replay.sizes import make_sizes
 from tests.unit.jaxsrl.replay.test_sizes import shapes_of
@@ -46,9 +46,8 @@ def windows_at(selection, begin, group, age):
 
 
 def weight(sizes, selection, begin, group):
-    return np.asarray(
-        weights_at(sizes.num_leaves, selection.tree, jnp.asarray(begin) * sizes.num_groups + jnp.asarray(group))
-    )
+    leaf = np.asarray(begin) * sizes.num_groups + np.asarray(group)
+    return np.asarray(selection.tree)[level_offsets(sizes.num_leaves)[-2] + leaf]
 
 
 @pytest.mark.slow

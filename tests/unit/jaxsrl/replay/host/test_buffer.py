@@ -57,7 +57,8 @@ def test_steps_and_windows_are_those_of_a_buffer_on_the_device(case):
         assert_same(storage, host.to_arrays().storage)
         if host.num_windows == 0:
             continue
-        sample, drawn = host.sample(words_of(number))[0], host.draw_windows(words_of(number))
+        sample = host.sample(words_of(number))[0]
+        drawn = host._sampler.make_windows(*host._sampler.draw(words_of(number)))
         position = host.to_arrays().selection.position
         assert_same(sample.trajectory, gather(storage, position, drawn.begin, drawn.group))
         assert_same(sample.probability, drawn.probability)

@@ -4,8 +4,8 @@ import types
 
 import pytest
 
-from jaxsrl.cluster.ray import reservation as tested
-from jaxsrl.cluster.ray.reservation import HOLD_SECONDS, all_or_none
+from jaxsrl.cluster.ray import placement_group as tested
+from jaxsrl.cluster.ray.placement_group import HOLD_SECONDS, all_or_none
 
 
 class World:
