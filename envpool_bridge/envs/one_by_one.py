@@ -22,7 +22,7 @@ class OneByOneSource:
         evaluation_env: makes one environment for evaluation, where training changes its episodes or rewards.
     """
 
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # sources are dataclasses, which `replace` needs
 
     make_env: Callable[[], Any]
     env_id: str
