@@ -149,11 +149,7 @@ class PPOConfig:
 
 
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
-    """Returns PPO for this environment and network (or one of your own: `memoryless_network`).
-
-    Raises:
-        UserError: Environment and network do not fit.
-    """
+    """Returns PPO with this network, or your own (`memoryless_network`); raises UserError where it does not fit the environment."""
     net = bound_network(network, spec)
     schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
     optimizer = make_optimizer(config.optimizer, schedules["learning_rate"])

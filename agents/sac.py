@@ -30,12 +30,7 @@ from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.continuous_actors import SquashedActor, make_squashed_actor, squash
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.ops import validate
-from agents.ops.action_scaling import (
-    ContinuousActions,
-    continuous_actions,
-    sync_random_acting,
-    uniform_actions,
-)
+from agents.ops.action_scaling import ContinuousActions, continuous_actions, sync_random_acting, uniform_actions
 from agents.ops.gradient_descent import descend, step_when_due
 from agents.ops.importance_weights import importance_exponent_schedule, importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
