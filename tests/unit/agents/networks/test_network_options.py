@@ -282,6 +282,11 @@ def test_critic_sizes_without_a_torso_are_rejected(name):
         NETWORKS[name](OWN_CRITIC)
 
 
+def test_entity_heads_are_positive():
+    with pytest.raises(UserError, match="entity_heads must be positive: got 0"):
+        NetworkConfig(torso="entities", entity_heads=0)
+
+
 def test_critic_sizes_are_validated():
     with pytest.raises(UserError, match="critic_hidden_sizes must be positive"):
         NetworkConfig(critic_hidden_sizes=())
