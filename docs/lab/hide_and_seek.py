@@ -1,4 +1,4 @@
-"""How fast hide-and-seek steps, where its time goes, and how it scales: python docs/lab/hide_and_seek.py --seconds 20.
+"""Benchmark of hide-and-seek: steps a second, their parts, and scaling. Run: python docs/lab/hide_and_seek.py --seconds 20.
 
 One process steps one environment with random actions, resets included, against the 257 env steps/s that the original code did
 (2 against 2 on random walls, one process, through a shim of its old MuJoCo bindings, on a machine of two shared cores). The

@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from envpool_bridge.envs.io.spaces import MASK
 from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.parallel_env import AlikeAgents, ParallelReset, ParallelStep
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, team_source
 from envpool_bridge.envs.suites.options import options_of, validate_at_least
 from jaxsrl.envs.optional_imports import import_package, validate_env_id
@@ -71,7 +72,7 @@ def smax_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Paral
     return team_source(partial(SmaxBattle, env_id, options), env_id, options, check_range)
 
 
-class SmaxBattle:
+class SmaxBattle(AlikeAgents):
     """Battle of the allied units against an enemy that follows rules. Implements the protocol `ParallelEnv`.
 
     A unit observes {"observation": [D] float32, "action_mask": [A]} and moves (0 to 3), stops (4) or shoots an enemy. A
@@ -100,19 +101,7 @@ class SmaxBattle:
         self._now: Any = None
         self._world = np.zeros(0, np.float32)
 
-    def observation_space(self, agent: str) -> spaces.Space:
-        """Returns the same space for all allies."""
-        del agent
-        return self._observation_space
-
-    def action_space(self, agent: str) -> spaces.Space:
-        """Returns the same space for all allies."""
-        del agent
-        return self._action_space
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> ParallelReset:
         """Starts a battle; a seed makes it reproducible."""
         del options
         if seed is not None or self._key is None:
@@ -123,9 +112,7 @@ class SmaxBattle:
         self.agents = list(self.possible_agents)
         return self._observations(jax.device_get(seen)), {name: {} for name in self.agents}
 
-    def step(
-        self, actions: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
         """Steps all units once."""
         names = self.possible_agents
         given = np.array([actions[name] for name in names], np.int32)
