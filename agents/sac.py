@@ -174,9 +174,9 @@ def build_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> SAC:
     validate_plain_network("SAC", network)
     actions = continuous_actions(spec)
     highest = actions.size * float(jnp.log(2.0))
-    if config.target_entropy is not None and config.target_entropy >= highest:
+    if config.target_entropy is not None and not float("-inf") < config.target_entropy < highest:
         raise UserError(
-            f"{spec.env_id}: target_entropy must be below {highest:.3f}, the entropy of uniform actions: got "
+            f"{spec.env_id}: target_entropy must be finite and below {highest:.3f}, the entropy of uniform actions: got "
             f"{config.target_entropy}; None stands for {-actions.size}"
         )
     return SAC(

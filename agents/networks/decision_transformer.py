@@ -73,7 +73,12 @@ class _Layer(nn.Module):
         """Returns [B, K, H] of tokens [B, K, H]; mask [B, 1, K, K] bool, whether a token attends to another."""
         size = x.shape[-1]
         attention = nn.MultiHeadDotProductAttention(
-            self.num_heads, kernel_init=_INIT, dropout_rate=self.dropout, deterministic=deterministic, name="attention"
+            self.num_heads,
+            kernel_init=_INIT,
+            dropout_rate=self.dropout,
+            broadcast_dropout=False,  # another mask for each row and head, as in the published code
+            deterministic=deterministic,
+            name="attention",
         )
         drop = nn.Dropout(self.dropout, deterministic=deterministic)
         x = x + drop(attention(nn.LayerNorm(name="attention_norm")(x), mask=mask))

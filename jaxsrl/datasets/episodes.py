@@ -11,6 +11,7 @@ from agents.api import Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import spec_to_dict
 from envpool_bridge.spec.tree import Tree, map_leaves, take
+from jaxsrl.datasets.compare import same_actions, same_values
 from jaxsrl.datasets.dataset import Dataset, find_episodes, open_dataset
 from jaxsrl.datasets.writer import DatasetWriter, make_dataset
 
@@ -107,9 +108,13 @@ def write_first_steps(path: Path, out: Path, num_steps: int) -> Dataset:
 
 
 def _validate_alike(datasets: Sequence[Dataset]) -> None:
-    specs = [spec_to_dict(dataset.manifest.spec) for dataset in datasets]
-    for dataset, spec in zip(datasets, specs, strict=True):
-        if any(spec[part] != specs[0][part] for part in ("observation", "action", "agents", "reward_dtype")):
+    first = datasets[0].manifest.spec
+    for dataset in datasets:
+        spec = dataset.manifest.spec
+        alike = same_values(spec.observation, first.observation) and same_actions(spec.action, first.action)
+        if not alike or any(
+            spec_to_dict(spec)[part] != spec_to_dict(first)[part] for part in ("agents", "reward_dtype")
+        ):
             raise UserError(
                 f"datasets of one environment can be merged: {dataset.path} has another observation or action than "
                 f"{datasets[0].path}"

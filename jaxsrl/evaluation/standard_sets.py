@@ -58,7 +58,7 @@ class Levels:
 
     Attributes:
         expert: that of the highest evaluated return; with a curriculum, at the last stage that the run reached.
-        medium: first one at that stage whose return, above the random one, is a third of the expert's.
+        medium: first one at that stage whose return, above the random one, is a third of the expert's; it may be the expert.
     """
 
     expert: Evaluation
@@ -109,6 +109,11 @@ def make_sets(
     source = _record_missing(run, out / "random", random, env)
     random_return = mean_return(source)
     levels = choose_levels(read_evaluations(run), random_return)
+    if levels.medium.update == levels.expert.update:
+        show(
+            f"medium and expert are one version, update {levels.expert.update}: no earlier evaluation reached a third of its "
+            f"return; a run with more --evaluations may have one"
+        )
     mode = Mode.SAMPLE if config.stochastic else Mode.GREEDY
     for number, (name, level) in enumerate((("medium", levels.medium), ("expert", levels.expert)), 1):
         show(f"{name}: update {level.update}, return {level.mean_return:,.1f}")

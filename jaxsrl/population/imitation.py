@@ -18,12 +18,13 @@ from agents.transforms.expert_labels import Expert, with_expert_labels
 from agents.transforms.imitation import GAILConfig, Steps, with_imitation
 from agents.transforms.teacher import Teacher, with_teacher
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, EnvSpec, spec_to_dict
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from envpool_bridge.spec.tree import leaves, map_leaves
 from jaxsrl.checkpoints.manifest import CorruptCheckpointError
 from jaxsrl.checkpoints.names import LEARNER
 from jaxsrl.checkpoints.store import unflatten
 from jaxsrl.config.serialization import from_json
+from jaxsrl.datasets.compare import same_actions, same_values
 from jaxsrl.datasets.dataset import open_dataset
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
@@ -171,11 +172,11 @@ def _load_expert(path: Path, load_policy: Callable[[Path], Any]) -> Expert:
 def load_demonstrations(path: Path, spec: EnvSpec, with_next: bool = False) -> Steps:
     """Returns all env steps of a dataset, also what follows them if `with_next`; raises UserError as `imitating_agent` does."""
     dataset = open_dataset(path)
-    own, recorded = spec_to_dict(spec), spec_to_dict(dataset.manifest.spec)
-    if any(own[part] != recorded[part] for part in ("observation", "action")):
+    recorded = dataset.manifest.spec
+    if not (same_values(spec.observation, recorded.observation) and same_actions(spec.action, recorded.action)):
         raise UserError(
             f"{path} has another observation or action than {spec.env_id}: expected demonstrations in this environment, got those "
-            f"in {dataset.manifest.spec.env_id}"
+            f"in {recorded.env_id}"
         )
     steps = dataset.steps
     valid = np.asarray(steps.valid)

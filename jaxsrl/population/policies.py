@@ -105,7 +105,9 @@ class PolicyDefaults:
         """Returns the agent for the rows of one policy."""
         run = self.run
         num_rows = run.num_envs * spec.rows_per_env // self.rows_per_env
-        config = fill_sizes(self.agent, run.num_updates, run.rollout_length, num_rows)
+        # Its updates are counted before their gradient steps: the last steps would have the rate of the schedule's end.
+        total = run.num_updates + 1 if run.is_offline else run.num_updates
+        config = fill_sizes(self.agent, total, run.rollout_length, num_rows)
         return self.make(config, spec, self.network)
 
 

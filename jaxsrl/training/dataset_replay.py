@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,10 +9,11 @@ import numpy as np
 from agents.api import EPISODE_STEP, RETURN_TO_GO, AnyAgent, Replay, ReplayAgent, Trajectory
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, describe_leaves, num_frames
-from envpool_bridge.spec.tree import items, leaves, map_leaves, shown_path
+from envpool_bridge.spec.tree import items, leaves, shown_path
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.parts import DatasetConfig
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.datasets.compare import same_bounds, same_values
 from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.hindsight import episode_values, with_last_step
 from jaxsrl.plan.passes.replay import replays_on_host
@@ -71,7 +71,7 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
     recorded = dataset.manifest.spec
     for part in ("observation", "action"):
         own, other = getattr(spec, part), getattr(recorded, part)
-        if _forms(own) != _forms(other):
+        if not same_values(own, other):
             raise UserError(
                 f"dataset {path}: expected the {part} of {spec.env_id}, {describe_leaves(part, own)}: got "
                 f"{describe_leaves(part, other)} of {recorded.env_id}"
@@ -97,22 +97,12 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
 
 def _validate_bounds(path: Path, spec: EnvSpec, recorded: EnvSpec) -> None:
     for (keys, own), other in zip(items(spec.action), leaves(recorded.action), strict=True):
-        if isinstance(own, ArraySpec) and not all(map(np.array_equal, _bounds(own), _bounds(other))):
+        if isinstance(own, ArraySpec) and not same_bounds(own, other):
             # Agents scale actions to these bounds.
             raise UserError(
                 f"dataset {path}: expected {shown_path('action', keys)} between {own.low} and {own.high} as in {spec.env_id}: got "
                 f"{other.low} to {other.high} of {recorded.env_id}; train in an environment with the bounds of the dataset"
             )
-
-
-def _bounds(leaf: ArraySpec) -> list[np.ndarray]:
-    """Returns the lowest and highest value of each element; an infinite one where there is no bound."""
-    bounds = ((leaf.bound("low"), -np.inf), (leaf.bound("high"), np.inf))
-    return [np.broadcast_to(free if bound is None else bound, leaf.stored_shape) for bound, free in bounds]
-
-
-def _forms(spec_tree: Any) -> Any:
-    return map_leaves(lambda leaf: (leaf.stored_shape, leaf.dtype, getattr(leaf, "num_values", None)), spec_tree)
 
 
 def make_fixed_client(

@@ -389,7 +389,8 @@ def test_sac_rejects_unsupported_settings():
         make_sac(SACConfig(), SPEC, NetworkConfig(core="lstm"))
     with pytest.raises(UserError, match=r"SAC's critics see the action.*got True"):
         make_sac(SACConfig(), SPEC, NetworkConfig(shared_torso=True))
-    with pytest.raises(UserError, match=r"target_entropy must be below 1.386.*got 2.0; None stands for -2"):
-        make_sac(SACConfig(target_entropy=2.0), SPEC, NETWORK)
+    for entropy in (2.0, float("nan"), float("-inf")):
+        with pytest.raises(UserError, match=rf"must be finite and below 1.386.*got {entropy}; None stands for -2"):
+            make_sac(SACConfig(target_entropy=entropy), SPEC, NETWORK)
     with pytest.raises(UserError, match=r"number of updates: got total_updates=0"):
         make_sac(dataclasses.replace(CONFIG, total_updates=0), SPEC, NETWORK)

@@ -10,7 +10,7 @@ import pytest
 
 from agents.api import Mode, ReplayConfig, Sample, Trajectory
 from agents.networks.config import NetworkConfig
-from agents.networks.decision_transformer import Sequence
+from agents.networks.decision_transformer import Sequence, _Layer
 from agents.offline.decision_transformer import (
     DecisionTransformerConfig,
     build_decision_transformer,
@@ -237,6 +237,14 @@ def test_normalization_leaves_the_last_reward_in_its_units():
     np.testing.assert_array_equal(extras["return_to_go"], -1.25)
     other, _, _ = plain.act(state.params["agent"], observation, context, jnp.zeros(N, bool), keys, Mode.GREEDY)
     assert not np.allclose(action, other, atol=1e-7)
+
+
+def test_dropout_of_attention_differs_between_rows_and_heads():
+    layer, x = _Layer(num_heads=2, dropout=0.5), jnp.ones((N, K, H))
+    mask = jnp.ones((N, 1, K, K), bool)
+    params = layer.init(KEY, x, mask, True)
+    program = jax.make_jaxpr(lambda key: layer.apply(params, x, mask, False, rngs={"dropout": key}))(KEY)
+    assert f"random_bits[bit_width=32 shape=({N}, 2, {K}, {K})]" in str(program)
 
 
 def test_dropout_is_for_learning_alone():

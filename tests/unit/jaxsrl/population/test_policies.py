@@ -14,9 +14,11 @@ from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.probes.single_agent import PROBES
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore, flatten
+from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.population.policies import (
     PoliciesConfig,
+    PolicyDefaults,
     load_policy_params,
     make_multi_policy_agent,
     rebuild_multi_policy_agent,
@@ -47,6 +49,20 @@ def same(one, other):
 def test_each_policy_has_parameters_of_its_own():
     params = make_multi_policy_agent(SPEC, PoliciesConfig(THREE), make_agent).init(jax.random.key(0)).params
     assert sorted(params) == ["one", "three", "two"]
+
+
+def test_the_last_update_on_a_dataset_still_learns():
+    """Update 5 of 5 learns after it was counted."""
+    configs = []
+    for run in (
+        RunConfig(plan="offline", gradient_steps=5_000),
+        RunConfig(total_env_steps=RunConfig().env_steps_per_update * 5),
+    ):
+        PolicyDefaults(
+            PPOConfig(), NetworkConfig(), lambda config, spec, network: configs.append(config), run, 1
+        ).make_agent(SPEC)
+        assert run.num_updates == 5
+    assert [config.total_updates for config in configs] == [6, 5]
 
 
 def test_without_a_mapping_one_policy_acts_for_all():
