@@ -93,8 +93,10 @@ class LearnerConfig:
             one is sampled first, then the newest (SRL's priority queue). Trajectories beyond the policy lag are dropped.
         sample_reuse: updates that may use one buffered trajectory. `total_env_steps` counts each use.
         max_nonfinite_updates: consecutive updates, skipped because of a NaN or an infinity, that trigger `on_nonfinite`; 0 for no
-            limit. The last one writes its batch into the run directory, unless the batch is on a device alone.
-        on_nonfinite: "stop" ends the run with an error; "roll_back" restores the newest checkpoint from before them.
+            limit. The batch of the last one is written into the run directory if it is in the memory of one learner's host: not
+            with plans `device_only` and `offline`, asynchronous gradients or several learner processes.
+        on_nonfinite: "stop" ends the run with an error; "roll_back" restores the newest checkpoint from before them and removes
+            later ones. If no update is finite after that, it restores an older one, and ends the run where there is none.
     """
 
     num_devices: int = 1
@@ -294,6 +296,11 @@ class EvalConfig:
     def __post_init__(self) -> None:
         validate_at_least(0, "eval", self, "every", "final_episodes", "processes")
         validate_at_least(1, "eval", self, "episodes", "max_rows")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Returns the modes of each evaluation. Returns of the first one choose the best model and stop runs."""
+        return ("greedy", "sample") if self.mode == "both" else (self.mode,)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,7 +70,7 @@ OPERATION = (
 )
 
 # Options that may differ when a run directory is resumed. `num_envs` and `rollout_length` are the size of an update, and may not.
-MAY_CHANGE = _PLACEMENT | OPERATION | {"run.init_from", "run.init_only", "run.init_optimizer"}
+MAY_CHANGE = _PLACEMENT | OPERATION | {"run.name", "run.init_from", "run.init_only", "run.init_optimizer"}
 _WITHOUT_PREFIX = tyro.conf.arg(prefix_name=False)  # flags of a part: --pool.num-workers, not --run.pool.num-workers
 
 
@@ -107,10 +107,10 @@ class RunConfig:
         init_optimizer: take the state of the optimizer too.
         record: directory of a dataset that receives all steps of the run; "" for none. A resumed run continues it.
         max_hours: wall-clock hours of one process after which the run stops; 0 for no limit. The same command continues it.
-        target_return: mean return at which the run stops: of greedy evaluation with `--eval.every`, otherwise of the last 100
-            training episodes; None for no target.
-        plateau_env_steps: env steps without a better greedy evaluation after which the run stops; 0 for no limit. It needs
-            `--eval.every`.
+        target_return: mean return at which the run stops: of an evaluation with `--eval.every`, otherwise of the last 100 training
+            episodes; None for no target. Sampled evaluations count with `--eval.mode sample` alone.
+        plateau_env_steps: env steps without a better evaluation after which the run stops, of the mode that counts for
+            `target_return`; 0 for no limit. It needs `--eval.every`.
         pool: worker processes that step the environments.
         inference: batched inference.
         learner: devices and replicas that learn.
@@ -181,8 +181,7 @@ class RunConfig:
             raise UserError(
                 "run.init_only and init_optimizer choose what to take: use --run.init-from RUN[@TAG] with them"
             )
-        if self.plateau_env_steps and not self.eval.every:
-            raise UserError("run.plateau_env_steps compares evaluations: use --eval.every 100000 with it")
+        _validate_stop_rules(self)
         if self.curriculum.is_on and not self.eval.every:
             raise UserError("curriculum.returns are returns of evaluations: use --eval.every 20000 with it")
         if not 0.0 < self.stall_timeout_seconds <= _LONGEST_WAIT_SECONDS:
@@ -234,6 +233,19 @@ class RunConfig:
         """Returns the number of updates that the budget takes, rounded up; `with_gradient_budget` limits the env steps first."""
         budget = (self.gradient_steps or OFFLINE_STEPS) if self.is_offline else self.total_env_steps
         return -(-budget // self.env_steps_per_update)
+
+
+def _validate_stop_rules(run: RunConfig) -> None:
+    """Raises if a rule that stops the run would never see a return."""
+    if run.eval.every:
+        return
+    if run.plateau_env_steps:
+        raise UserError("run.plateau_env_steps compares evaluations: use --eval.every 100000 with it")
+    if run.is_offline and run.target_return is not None:
+        raise UserError(
+            f"run.target_return {run.target_return:g}: plan offline has no episodes but those of evaluations: use --eval.every "
+            f"{10 * run.dataset.gradient_steps_per_update} with it (gradient steps)"
+        )
 
 
 def _validate_roll_back(learner: LearnerConfig, checkpoint: CheckpointConfig) -> None:

@@ -64,7 +64,7 @@ class EvaluateWhileTraining(Callback):
     def has_work(self, config: RunConfig, directory: Path) -> bool:
         done = {(evaluation.update, evaluation.mode) for evaluation in read_evaluations(directory)}
         versions = {*_pinned_versions(directory), config.num_updates}
-        return any((version, mode) not in done for version in versions for mode in _modes(config))
+        return any((version, mode) not in done for version in versions for mode in config.eval.modes)
 
     def on_update(self, run: ActiveRun) -> None:
         if run.is_at_multiple_of(run.config.eval.every):
@@ -116,7 +116,7 @@ class EvaluateWhileTraining(Callback):
         # The stage changes at multiples only: a version between two of them trains at that of the earlier one.
         while update and not config.reaches_multiple(update, config.eval.every):
             update -= 1
-        mode = _modes(config)[0]
+        mode = config.eval.modes[0]
         # The last version of a shorter run may be between two multiples.
         regular = [
             each
@@ -139,7 +139,7 @@ class EvaluateWhileTraining(Callback):
     def _pin(self, run: ActiveRun) -> None:
         """Saves the newest version into the model store, unless it was evaluated or waits for it."""
         version = run.num_updates
-        if all((version, mode) in self._done for mode in _modes(run.config)) or any(
+        if all((version, mode) in self._done for mode in run.config.eval.modes) or any(
             task is not None and task.update == version for task in (*self._waiting, self._playing)
         ):
             return
@@ -148,7 +148,7 @@ class EvaluateWhileTraining(Callback):
 
     def _enqueue(self, run: ActiveRun, version: int) -> None:
         stage = self._stage(run, version) if run.config.curriculum.is_on else None
-        tasks = [_Task(version, mode, stage) for mode in _modes(run.config) if (version, mode) not in self._done]
+        tasks = [_Task(version, mode, stage) for mode in run.config.eval.modes if (version, mode) not in self._done]
         self._waiting += tasks
         if not tasks:
             _unpin(run, version)
@@ -183,7 +183,7 @@ class EvaluateWhileTraining(Callback):
 
     def _publish(self, run: ActiveRun, evaluation: Evaluation, must_write: bool) -> None:
         """Notes a return at its version, and moves the tag of the best one; a killed process may have done neither."""
-        if evaluation.mode != _modes(run.config)[0]:
+        if evaluation.mode != run.config.eval.modes[0]:
             return
         if must_write:
             _store(run).annotate(evaluation.update, **{"return": evaluation.mean_return})
@@ -253,11 +253,6 @@ def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSour
         source = make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
     curriculum = config.curriculum
     return at_stage(source, curriculum.last_stage(source.spec().stage)) if curriculum.is_on else source
-
-
-def _modes(config: RunConfig) -> tuple[str, ...]:
-    mode = config.eval.mode
-    return ("greedy", "sample") if mode == "both" else (mode,)
 
 
 def _pinned_versions(directory: Path) -> list[int]:

@@ -29,13 +29,17 @@ class FiniteWatch:
 
     Attributes:
         skipped: updates skipped so far.
-        span: updates since the first of the newest consecutive skipped ones, which are fewer where some took no gradient step.
+        span: updates since the first skipped one after the newest finite one; more than skipped ones where some took no gradient
+            step. It grows past the limit, until an update is finite.
+        written: file of the batch that exceeded the limit last; None while this process has written none.
     """
 
     def __init__(self, limit: int, dump: Path | None = None) -> None:
         self.skipped = self.span = 0
+        self.written: Path | None = None
         self._limit, self._dump = limit, dump
         self._in_a_row = 0
+        self._is_span_open = False  # whether no update was finite since the first of the span
         self._unread: Metrics | None = None
 
     def observe(self, metrics: Metrics, batch: Any, wait: bool) -> bool:
@@ -55,6 +59,7 @@ class FiniteWatch:
         too_many, self._unread = self._count(self._unread), None
         if too_many and self._dump is not None and jax.tree.leaves(batch):
             write_batch(self._dump, batch)
+            self.written = self._dump
         return too_many
 
     def observe_all(self, counts: SkipCounts, num_updates: int) -> bool:
@@ -70,13 +75,14 @@ class FiniteWatch:
         return self._add(SkipCounts().after({name: float(value) for name, value in metrics.items()}), 1)
 
     def _add(self, counts: SkipCounts, num_updates: int) -> bool:
-        before, span = self._in_a_row, num_updates + (self.span if self._in_a_row else 0)
+        before, span = self._in_a_row, num_updates + (self.span if self._is_span_open else 0)
         self.skipped += counts.skipped
         self._in_a_row = counts.newest if counts.finite else before + counts.newest
         self.span = num_updates if counts.finite else span
+        self._is_span_open = counts.newest > 0 or (self._is_span_open and not counts.finite)
         if not self._limit or max(before + counts.first, counts.longest) < self._limit:
             return False
-        self._in_a_row = 0
+        self._in_a_row, self._is_span_open = 0, True
         self.span = span if before + counts.first >= self._limit else num_updates
         return True
 

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -32,7 +33,7 @@ class LearnerStats:
             those that were used fewer times than allowed.
         reused: updates on a trajectory that was used before.
         skipped: updates that were skipped because they were not finite.
-        skipped_span: updates since the first of the newest consecutive skipped ones.
+        skipped_span: updates since the first skipped one after the newest finite one.
         unsaved: checkpoints that could not be written.
     """
 
@@ -59,6 +60,7 @@ class AnyLearner:
         metrics: of the newest update, still on the device.
         stats: totals.
         too_many_nonfinite: whether as many consecutive updates were skipped as the run allows. `restore_learned` clears it.
+        skipped_batch: file to which the batch of the last of them was written; None if it was not.
     """
 
     state: LearnerState
@@ -68,6 +70,7 @@ class AnyLearner:
         self.metrics: Metrics = {}
         self.stats = LearnerStats()
         self.too_many_nonfinite = False
+        self.skipped_batch: Path | None = None
 
     def restore_learned(self, learned: LearnerState) -> None:
         """Replaces what was learned by that of an older state, and continues from it.
@@ -176,6 +179,7 @@ class Learner(HostLearner):
         if self._watch is not None:
             self.too_many_nonfinite = self._watch.observe(self.metrics, batch, wait=self._mesh.aliases_host)
             self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
+            self.skipped_batch = self._watch.written
         del batch
         self.num_updates += 1
         if not self.too_many_nonfinite:  # otherwise actors would act with parameters that the learner has abandoned

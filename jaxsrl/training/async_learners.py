@@ -110,9 +110,10 @@ class AsynchronousLearners(HostLearner):
         # Of this update alone: the replicas may be several ahead.
         any_skipped = jax.tree.map(lambda *flags: jnp.stack(flags).max(), *skipped)
         with self._lock:
-            self.metrics = {**self.metrics, **counters, **any_skipped}
+            self.metrics = metrics = {**self.metrics, **counters, **any_skipped}
         if self._watch is not None:
-            self.too_many_nonfinite = self._watch.observe(self.metrics, (), wait=True)
+            # Not `self.metrics`: a replica that is ahead may have replaced it.
+            self.too_many_nonfinite = self._watch.observe(metrics, (), wait=True)
             self.stats.skipped = self._watch.skipped
         return True
 

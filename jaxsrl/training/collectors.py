@@ -58,7 +58,11 @@ class CollectorFactory:
         if saved is not None and holds_replay(saved):
             shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
             own = own_replay(agent.data, setup.config.dataset)
-            replay.experience.restore(restore_buffer(buffer_shapes(own, shapes), saved))
+            try:
+                replay.experience.restore(restore_buffer(buffer_shapes(own, shapes), saved))
+            except BaseException:
+                replay.close()  # the caller has no replay that it could close
+                raise
         return replay
 
     def open_replay(self, agent: ReplayAgent) -> HostReplay:

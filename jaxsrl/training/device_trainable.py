@@ -14,7 +14,6 @@ from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals, row_groups
 from jaxsrl.plan.placement import devices_of
-from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import named, restore_state, state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
@@ -61,7 +60,7 @@ class DeviceTrainable(Trainable):
 
     def start(self) -> AnyLearner:
         setup = self._setup
-        watch = FiniteWatch(setup.config.learner.max_nonfinite_updates, setup.directory.path / NOT_FINITE_BATCH)
+        watch = FiniteWatch(setup.config.learner.max_nonfinite_updates)  # the host has no batch to write
         self._learner = self.make_learner(self.final_state(), self._saved, watch)
         self._initial = self._saved = None
         return self._learner

@@ -24,7 +24,6 @@ from jaxsrl.replay.state import holds_buffer
 from jaxsrl.training.async_learners import AsynchronousLearners
 from jaxsrl.training.build import make_learner
 from jaxsrl.training.collectors import CollectorFactory
-from jaxsrl.training.run_checkpoints import NOT_FINITE_BATCH
 from jaxsrl.training.run_state import (
     Progress,
     begin,
@@ -39,6 +38,7 @@ from jaxsrl.training.step_recorder import StepRecorder, make_recorder
 from jaxsrl.training.trainable import Trainable
 
 _NO_ROW = np.uint32(2**32 - 1)
+_NOT_FINITE_BATCH = "not_finite_batch.npz"
 
 
 class HostTrainable(Trainable):
@@ -95,7 +95,7 @@ class HostTrainable(Trainable):
         self._saved = None
         # A batch whose rows are in several processes is not written.
         has_all_rows = self._collectors.num_rows == setup.config.num_envs
-        dump = setup.directory.path / NOT_FINITE_BATCH if has_all_rows else None
+        dump = setup.directory.path / _NOT_FINITE_BATCH if has_all_rows else None
         watch = FiniteWatch(setup.config.learner.max_nonfinite_updates, dump)
         self._learner = make_learner(setup, collector, progress, self._replay, watch)
         if not setup.spec.levels and {*progress.reset.stages, *self._stages()} - {setup.spec.stage}:

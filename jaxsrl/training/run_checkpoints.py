@@ -35,18 +35,19 @@ from jaxsrl.training.step_recorder import check_new_run
 from jaxsrl.training.trainable import Trainable
 from jaxsrl.training.warm_start import warm_start
 
-NOT_FINITE_BATCH = "not_finite_batch.npz"
+_IS_WARM_START = "is_warm_start"  # in metadata: the arrays are of another run
 
 
 class RunCheckpoints:
     """Reads and writes the checkpoints of one run. Thread-safety: one thread.
 
     Attributes:
-        saved_update: update of the newest checkpoint that this run restored or saved; 0 before any.
+        saved_update: update of the newest checkpoint of this run; None without any.
     """
 
     def __init__(self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator) -> None:
-        self.saved_update = 0
+        self.saved_update: int | None = None
+        self._rolled_back_at = self._rolled_back_to = 0  # updates; 0 before the first roll-back
         self._setup, self._trainable, self._coordinator = setup, trainable, coordinator
         self._store = CheckpointStore(setup.directory.checkpoints, setup.config.checkpoint.max_to_keep)
 
@@ -68,7 +69,7 @@ class RunCheckpoints:
             setup.directory.log(f"starts: {config.num_updates} updates")
             return None
         step, arrays, metadata, problems = restored
-        if not step:
+        if metadata.get(_IS_WARM_START):
             return arrays
         for problem in problems:
             setup.log(f"damaged checkpoint skipped: {problem}")
@@ -113,31 +114,43 @@ class RunCheckpoints:
         return True
 
     def roll_back(self, learner: AnyLearner) -> None:
-        """Returns the learner to the newest checkpoint from before too many updates that were not finite.
+        """Returns the learner to the newest checkpoint from before too many updates that were not finite; removes later ones.
+
+        All learner processes call it together. If no update was finite since the last call, it goes further back.
 
         Raises:
             NotFiniteError: the run does not roll back, or there is no such checkpoint.
         """
-        setup, config = self._setup, self._setup.config
+        setup, config = self._setup, self._setup.config.learner
         problem = (
-            f"{config.learner.max_nonfinite_updates} consecutive updates produced NaN or infinity and were skipped (last: "
+            f"{config.max_nonfinite_updates} consecutive updates produced NaN or infinity and were skipped (last: "
             f"{learner.num_updates})"
         )
-        if (setup.directory.path / NOT_FINITE_BATCH).exists():  # no file where the batch is on the device alone
-            problem += f"; the batch is in {NOT_FINITE_BATCH} of {setup.directory.path}"
-        restored = None
-        if config.learner.on_nonfinite == "roll_back":
-            # A checkpoint from between the skipped updates holds what the learner has now.
-            last = learner.num_updates - learner.stats.skipped_span
-            restored = self._coordinator.restore(partial(self._store.restore_newest, last=last))
-        if restored is None:
+        path = learner.skipped_batch
+        batch = "" if path is None else f"; the batch is in {path.name} of {path.parent}"
+        if config.on_nonfinite != "roll_back":
             raise NotFiniteError(
-                f"{problem}: look for rewards or observations that are not finite, use a smaller learning rate, or "
+                f"{problem}{batch}: look for rewards or observations that are not finite, use a smaller learning rate, or "
                 f"--learner.on-nonfinite roll_back with --checkpoint.interval-updates"
             )
+        # A checkpoint from between the skipped updates holds what the learner has now.
+        last = learner.num_updates - learner.stats.skipped_span
+        if last < self._rolled_back_at:  # what the last one restored led to no finite update
+            last = min(last, self._rolled_back_to - 1)
+        restored = self._coordinator.restore(partial(self._store.restore_newest, last=last))
+        if restored is None:
+            raise NotFiniteError(
+                f"{problem}, and no checkpoint from before them is left{batch}: look for rewards or observations that are not "
+                f"finite, use a smaller learning rate, or keep more checkpoints (--checkpoint.max-to-keep "
+                f"{2 * setup.config.checkpoint.max_to_keep})"
+            )
         step, arrays, _, _ = restored
-        setup.log(f"{problem}: resumes from what the checkpoint of update {step} had learned")
+        setup.log(f"{problem}{batch}: resumes from what the checkpoint of update {step} had learned")
         learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays))
+        self._rolled_back_at, self._rolled_back_to = learner.num_updates, step
+        self.saved_update = step
+        if self._coordinator.is_main:  # no later roll-back or resume returns to what this one abandons
+            self._store.remove(*[each for each in self._store.steps() if each > step])
 
     def _warm_start(self) -> Restored | None:
         """Returns the learner state of a new run that starts with arrays of another one; None if it does not."""
@@ -150,7 +163,7 @@ class RunCheckpoints:
         has_members = bool(policies.get("self_play", {}).get("members"))
         arrays, report = warm_start(setup.config, fresh, names, has_members)
         setup.log(report)
-        return 0, arrays, dict(setup.identity), []
+        return 0, arrays, {**setup.identity, _IS_WARM_START: True}, []
 
     def _select(self, arrays: Arrays, metadata: Mapping[str, Any]) -> Arrays:
         """Returns the arrays of a checkpoint from which this run continues; logs what is missing."""

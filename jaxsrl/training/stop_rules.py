@@ -81,9 +81,9 @@ class TimeLimit(Callback):
 
 
 class TargetReturn(Callback):
-    """Ends a run at a mean return: of a greedy evaluation if the run evaluates while it trains, otherwise of the last 100 episodes.
+    """Ends a run at a mean return: of an evaluation if the run evaluates while it trains, otherwise of the last 100 episodes.
 
-    With a curriculum, only evaluations of the last stage count.
+    Evaluations count in the mode that chooses the best model. With a curriculum, only evaluations of the last stage count.
 
     Args:
         target: mean return, in environment reward units.
@@ -95,12 +95,13 @@ class TargetReturn(Callback):
     def on_start(self, run: ActiveRun) -> None:
         for evaluation in read_evaluations(run.directory):
             self.on_evaluation(run, evaluation)
+        self.on_update(run)  # a run that has reached the target trains no further when its command is repeated
 
     def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
         last = run.config.curriculum.last_stage(run.spec.stage)
         if run.config.curriculum.is_on and evaluation.stage != last:
             return
-        if evaluation.mode == "greedy" and evaluation.mean_return >= self._target:
+        if evaluation.mode == run.config.eval.modes[0] and evaluation.mean_return >= self._target:
             self._stop(run, f"evaluated return {evaluation.mean_return:.4g} of {evaluation.env_steps:,} env steps")
 
     def on_update(self, run: ActiveRun) -> None:
@@ -115,7 +116,7 @@ class TargetReturn(Callback):
 
 
 class Plateau(Callback):
-    """Ends a run whose evaluated greedy return no longer improves.
+    """Ends a run whose evaluated return no longer improves. Evaluations count in the mode that chooses the best model.
 
     Args:
         env_steps: since the best evaluation, at which the run ends.
@@ -130,7 +131,7 @@ class Plateau(Callback):
             self.on_evaluation(run, evaluation)
 
     def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
-        if evaluation.mode != "greedy":
+        if evaluation.mode != run.config.eval.modes[0]:
             return
         if self._best is None or evaluation.rank > self._best.rank:
             self._best = evaluation

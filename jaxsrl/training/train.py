@@ -89,7 +89,7 @@ class TrainingLoop:
                     self.after_update(learner)
             self._is_done = True
             setup.lifecycle.raise_error()
-            is_unsaved = self._is_changed or learner.num_updates > max(first, self._checkpoints.saved_update)
+            is_unsaved = self._is_changed or learner.num_updates > max(first, self._checkpoints.saved_update or 0)
             if self._coordinator.decide(is_unsaved):  # only process 0 knows whether its last save failed
                 self._save(learner, must=True)
             self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
@@ -106,7 +106,7 @@ class TrainingLoop:
         config = self._setup.config
         self._coordinator.send_metrics(learner.num_updates, self._trainable)
         if learner.too_many_nonfinite:
-            self._checkpoints.roll_back(learner)
+            self._roll_back(learner)
         if config.checkpoint.interval_updates and learner.num_updates % config.checkpoint.interval_updates == 0:
             self._save(learner)
         if self._takes_episodes and (episodes := self._trainable.take_episodes()):
@@ -165,7 +165,8 @@ class TrainingLoop:
             for callback in self._callbacks:
                 getattr(callback, name)(self._active, *arguments)
         except Exception:
-            if name != "on_checkpoint" and self._coordinator.is_alone:
+            has_trained = self._learner is not None and self._learner.num_updates > 0
+            if name != "on_checkpoint" and self._coordinator.is_alone and has_trained:
                 self._save_if_new()
             raise
 
@@ -206,6 +207,11 @@ class TrainingLoop:
         if self._checkpoints.saved_update == learner.num_updates and not self._is_changed:
             return True
         return self._save(learner)
+
+    def _roll_back(self, learner: AnyLearner) -> None:
+        self._checkpoints.roll_back(learner)
+        if self._reporter is not None:
+            self._reporter.checkpoint_update = self._checkpoints.saved_update or 0
 
     def _save(self, learner: AnyLearner, must: bool = False) -> bool:
         if not self._checkpoints.save(learner, must):

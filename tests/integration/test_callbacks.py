@@ -9,7 +9,6 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
-from jaxsrl.config.run_config import RunConfig
 from jaxsrl.training import train as training
 from jaxsrl.training.stop_rules import Plateau, TargetReturn
 from tests.support.run_configs import run_config
@@ -152,6 +151,8 @@ def test_target_return_ends_a_run(tmp_path):
     assert report.num_updates < 400
     assert report.metrics["episode/count"] >= 100
     assert "of the last 100 episodes reaches the target 5 (--run.target-return)" in report.stop_reason
+    again = train(tmp_path, updates=400, target_return=5.0)
+    assert (again.num_updates, again.stop_reason) == (report.num_updates, report.stop_reason)
 
 
 def test_time_limit_ends_a_run(tmp_path):
@@ -168,12 +169,15 @@ def test_gradient_steps_are_no_budget_without_replay(tmp_path):
 class FakeRun:
     """The part of an ActiveRun that stop rules use."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, mode="greedy"):
         self.directory, self.reason = directory, ""
-        self.config, self.spec = RunConfig(), jaxsrl.make_env("CartPole-v1").spec()
+        self.config, self.spec = run_config(eval_mode=mode), jaxsrl.make_env("CartPole-v1").spec()
 
     def stop(self, reason):
         self.reason = self.reason or reason
+
+    def episodes(self):
+        return {"episode/count": 100.0, "episode/return_mean": 12.0}
 
 
 def make_evaluation(env_steps, mean_return, mode="greedy"):
@@ -191,12 +195,29 @@ def test_plateau_counts_from_the_best_evaluation(tmp_path):
     assert run.reason.startswith("the evaluated return has not exceeded 3 at 200 env steps since")
 
 
-def test_target_counts_greedy_evaluations_only(tmp_path):
-    run, rule = FakeRun(tmp_path), TargetReturn(10.0)
-    rule.on_evaluation(run, make_evaluation(100, 12.0, "sample"))
+@pytest.mark.parametrize(
+    ("mode", "counting", "other"),
+    [("greedy", "greedy", "sample"), ("both", "greedy", "sample"), ("sample", "sample", "greedy")],
+)
+def test_stop_rules_count_evaluations_that_choose_the_best_model(tmp_path, mode, counting, other):
+    run, rule = FakeRun(tmp_path, mode), TargetReturn(10.0)
+    rule.on_evaluation(run, make_evaluation(100, 12.0, other))
     assert not run.reason
-    rule.on_evaluation(run, make_evaluation(200, 10.0))
+    rule.on_evaluation(run, make_evaluation(200, 10.0, counting))
     assert run.reason == "evaluated return 10 of 200 env steps reaches the target 10 (--run.target-return)"
+    run, rule = FakeRun(tmp_path, mode), Plateau(100)
+    for env_steps, mean_return, each in [(100, 1.0, counting), (150, 9.0, other), (300, 1.0, other)]:
+        rule.on_evaluation(run, make_evaluation(env_steps, mean_return, each))
+    assert not run.reason
+    rule.on_evaluation(run, make_evaluation(300, 1.0, counting))
+    assert run.reason.startswith("the evaluated return has not exceeded 1 at 100 env steps since")
+
+
+@pytest.mark.parametrize(("target", "is_reached"), [(12.0, True), (13.0, False)])
+def test_target_of_restored_episodes_ends_a_run_at_its_start(tmp_path, target, is_reached):
+    run = FakeRun(tmp_path)
+    TargetReturn(target).on_start(run)
+    assert bool(run.reason) == is_reached
 
 
 def test_plateau_needs_evaluations():

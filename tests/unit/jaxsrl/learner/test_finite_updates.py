@@ -131,6 +131,14 @@ def test_updates_without_a_gradient_step_show_nothing(wait):
     assert watch.skipped == 4
 
 
+def test_span_grows_past_the_limit_until_an_update_is_finite():
+    watch, spans = FiniteWatch(2), []
+    for skipped, steps in [(1, 1), (1, 1), (0, 0), (1, 1), (1, 1), (0, 1), (1, 1), (1, 1)]:
+        too_many = watch.observe({SKIPPED: np.float32(skipped), GRADIENT_STEPS: np.float32(steps)}, (), wait=True)
+        spans.append((watch.span, too_many))
+    assert [span for span, too_many in spans if too_many] == [2, 5, 2]
+
+
 def test_counts_are_the_same_on_host_and_device():
     """All sequences of four updates: skipped, finite, without a gradient step."""
     on_device = jax.jit(lambda counts, metrics: counts.after(metrics))
@@ -169,6 +177,7 @@ def test_no_file_is_written_of_a_batch_that_is_on_devices_alone(tmp_path):
     watch = FiniteWatch(1, tmp_path / "batch.npz")
     assert watch.observe({SKIPPED: np.float32(1.0)}, (), wait=True)
     assert not (tmp_path / "batch.npz").exists()
+    assert watch.written is None
 
 
 def test_of_several_policies_any_one_counts():
@@ -177,8 +186,9 @@ def test_of_several_policies_any_one_counts():
 
 
 def test_the_batch_that_was_too_many_is_written(tmp_path):
-    _, stuck = skipping(1, 1, dump=tmp_path / "batch.npz")
+    watch, stuck = skipping(1, 1, dump=tmp_path / "batch.npz")
     assert stuck[-1]
+    assert watch.written == tmp_path / "batch.npz"
     with np.load(tmp_path / "batch.npz") as found:
         assert {name: value.tolist() for name, value in found.items()} == {"['reward']": [1.0, 1.0]}
 

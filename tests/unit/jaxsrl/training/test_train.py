@@ -11,7 +11,9 @@ from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.run_checkpoints import RunCheckpoints
 from jaxsrl.training.train import TrainingLoop
 from tests.support.metric_records import make_plan
 from tests.support.run_configs import run_config
@@ -35,7 +37,7 @@ class Counter:
 
     def __init__(self, on_step=lambda number: None):
         self.num_updates, self.metrics, self.stats, self.too_many_nonfinite = 0, {}, LearnerStats(), False
-        self.events, self._on_step = [], on_step
+        self.events, self._on_step, self.skipped_batch = [], on_step, None
 
     @property
     def state(self):
@@ -96,9 +98,9 @@ def make_setup(directory, **changes):
     )
 
 
-def train(path, counter, coordinator=None, **changes):
+def train(path, counter, coordinator=None, callbacks=(), **changes):
     with RunDirectory(path) as directory:
-        return TrainingLoop(make_setup(directory, **changes), counter, coordinator or Coordinator()).run()
+        return TrainingLoop(make_setup(directory, **changes), counter, coordinator or Coordinator(), callbacks).run()
 
 
 @pytest.fixture
@@ -167,6 +169,40 @@ def test_a_process_that_is_not_main_writes_nothing(tmp_path):
     train(tmp_path, Counter(), coordinator)
     assert CheckpointStore(tmp_path / "checkpoints").steps() == []
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+class Saves(Callback):
+    """Saves, or fails, before the first update of this process."""
+
+    def __init__(self, fails=False):
+        self.fails, self.saved = fails, []
+
+    def on_start(self, run):
+        if self.fails:
+            raise ZeroDivisionError
+        self.saved.append((run.num_updates, run.save()))
+
+
+def test_a_callback_saves_before_the_first_update(tmp_path, monkeypatch):
+    saves, failing = Saves(), Counter(lambda number: {}[number])
+    with pytest.raises(KeyError):
+        train(tmp_path, failing, callbacks=[saves])
+    assert saves.saved == [(0, True)]
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == [0]
+    selected = []
+    monkeypatch.setattr(
+        RunCheckpoints, "_select", lambda self, arrays, metadata: selected.append(arrays["n"]) or arrays
+    )
+    train(tmp_path, Counter(), callbacks=[saves])
+    assert selected == [0], "the checkpoint is no warm start"
+    assert saves.saved[1:] == [(0, True)]
+    assert "resumes" in (tmp_path / "log.txt").read_text()
+
+
+def test_an_error_before_the_first_update_saves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path, Counter(), callbacks=[Saves(fails=True)])
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == []
 
 
 def test_loop_rolls_back_a_learner_that_is_stuck(tmp_path):

@@ -114,6 +114,22 @@ def test_a_skipped_trajectory_of_any_replica_is_counted():
     lifecycle.raise_error()
 
 
+def test_metrics_of_a_replica_that_is_ahead_hide_no_skip():
+    class Overtaken(threading.Condition):
+        """A lock whose release lets another replica note a finite trajectory at once."""
+
+        def __exit__(self, *error):
+            super().__exit__(*error)
+            learners.metrics = {**learners.metrics, SKIPPED: jnp.float32(0.0)}
+
+    learners, lifecycle = learners_on(SlotsOfTwo(1), 2, FiniteWatch(0))
+    learners._lock = Overtaken()
+    step_once(learners, lifecycle)
+    assert learners.stats.skipped == 1
+    lifecycle.join()
+    lifecycle.raise_error()
+
+
 def test_skips_in_a_row_count_where_replicas_are_ahead():
     learners, lifecycle = learners_on(SlotsOfTwo(3), 2, FiniteWatch(3))
     learners.step(lambda slots: None)  # starts the replicas

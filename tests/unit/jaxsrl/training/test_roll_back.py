@@ -1,0 +1,119 @@
+"""Roll-backs of a run whose updates are not finite: which checkpoint they restore, what they remove, and where they end."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.learner.finite_updates import SKIPPED
+from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
+from jaxsrl.training.coordinator import Coordinator
+from jaxsrl.training.run_checkpoints import RunCheckpoints
+from tests.unit.jaxsrl.training.test_train import Counter, make_setup, train
+
+LIMIT = 4
+
+
+class Skipping(Counter):
+    """A counter whose updates of some numbers are skipped; `restored` are the updates of the checkpoints it returned to."""
+
+    def __init__(self, skipped, dump=None):
+        super().__init__()
+        self.skipped, self.restored = set(skipped), []
+        self.watch = FiniteWatch(LIMIT, dump)
+
+    def step(self):
+        super().step()
+        metrics = {SKIPPED: np.float32(self.num_updates in self.skipped)}
+        self.too_many_nonfinite = self.watch.observe(metrics, {"reward": np.ones(2)}, wait=True)
+        self.stats.skipped_span, self.skipped_batch = self.watch.span, self.watch.written
+        return True
+
+    def restore_learned(self, learned):
+        self.restored.append(learned)
+
+
+@pytest.fixture(autouse=True)
+def fits(monkeypatch):
+    """Every checkpoint fits the counter."""
+    monkeypatch.setattr("jaxsrl.training.run_checkpoints.restore_state", lambda agent, key, arrays: int(arrays["n"]))
+    monkeypatch.setattr("jaxsrl.training.run_checkpoints.RunCheckpoints._select", lambda self, arrays, metadata: arrays)
+
+
+def run(path, counter, updates=24, **changes):
+    options = {"learner_on_nonfinite": "roll_back", "learner_max_nonfinite_updates": LIMIT}
+    return train(path, counter, **{**options, "total_env_steps": updates * 4, **changes})
+
+
+def steps(path):
+    return CheckpointStore(path / "checkpoints").steps()
+
+
+def test_abandoned_checkpoints_are_removed(tmp_path):
+    """Checkpoint 8 lies between skipped updates; update 11 is finite, and no checkpoint is saved before the next roll-back."""
+    counter = Skipping([7, 8, 9, 10, 12, 13, 14, 15])
+    run(tmp_path, counter, updates=17, checkpoint_interval_updates=4)
+    assert counter.restored == [4, 4]
+    assert steps(tmp_path) == [4, 16, 17]
+
+
+def test_resume_does_not_return_to_an_abandoned_checkpoint(tmp_path):
+    counter = Skipping([7, 8, 9, 10])
+    counter._on_step = lambda number: {}[number] if number == 11 else None
+    with pytest.raises(KeyError):
+        run(tmp_path, counter)
+    assert counter.restored == [4]
+    resumed = Skipping([])
+    resumed._on_step = lambda number: resumed.events.append(number)
+    run(tmp_path, resumed, updates=6)
+    assert resumed.events[2] == 4
+
+
+def test_other_processes_remove_nothing(tmp_path):
+    directory = SimpleNamespace(checkpoints=tmp_path, log=print)
+    setup = make_setup(directory, learner_on_nonfinite="roll_back", learner_max_nonfinite_updates=LIMIT)
+    counter, coordinator = Skipping([]), Coordinator()
+    checkpoints = RunCheckpoints(setup, counter, coordinator)
+    for counter.num_updates in (4, 8):
+        checkpoints.save(counter)
+    coordinator.is_main = False
+    counter.num_updates, counter.stats.skipped_span, counter.skipped_batch = 10, 4, None
+    checkpoints.roll_back(counter)
+    assert (counter.restored, checkpoints.saved_update) == ([4], 4)
+    assert CheckpointStore(tmp_path).steps() == [4, 8]
+
+
+def test_roll_back_goes_further_back_without_a_finite_update(tmp_path):
+    """Nothing is finite after update 8, whose checkpoint is whole but of parameters that have diverged."""
+    counter = Skipping(range(9, 25))
+    with pytest.raises(NotFiniteError, match="and no checkpoint from before them is left"):
+        run(tmp_path, counter)
+    assert counter.restored == [8, 4]
+    assert counter.num_updates == 20
+
+
+def test_error_does_not_advise_what_is_set(tmp_path):
+    with pytest.raises(
+        NotFiniteError, match="no checkpoint from before them is left: .*--checkpoint.max-to-keep 18"
+    ) as raised:
+        run(tmp_path / "set", Skipping(range(1, 9)))
+    assert "--learner.on-nonfinite" not in str(raised.value)
+    with pytest.raises(NotFiniteError, match="or --learner.on-nonfinite roll_back with --checkpoint.interval-updates"):
+        run(tmp_path / "stop", Skipping(range(1, 9)), learner_on_nonfinite="stop")
+
+
+def test_only_the_batch_of_this_process_is_mentioned(tmp_path):
+    dump = tmp_path / "not_finite_batch.npz"
+    with pytest.raises(NotFiniteError, match=f"; the batch is in not_finite_batch.npz of {tmp_path}"):
+        run(tmp_path, Skipping(range(1, 9), dump))
+    assert dump.exists()
+    with pytest.raises(NotFiniteError) as raised:
+        run(tmp_path, Skipping(range(1, 9)))
+    assert "the batch" not in str(raised.value)
+
+
+def test_newest_checkpoint_of_records_is_the_restored_one(tmp_path):
+    run(tmp_path, Skipping([7, 8, 9, 10]), updates=11, metrics_interval_seconds=0.0)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert any('"update": 10' in line and '"checkpoint/update": 4.0' in line for line in lines), lines[-3:]
