@@ -39,8 +39,7 @@ class BlockDense(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Maps [..., G * I] to [..., features]."""
         size, out = x.shape[-1] // self.blocks, self.features // self.blocks
-        # The published code counts the inputs of all blocks, not those of one.
-        init = nn.initializers.variance_scaling(1.0 / self.blocks, "fan_in", "truncated_normal", batch_axis=0)
+        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=0)
         kernel = self.param("kernel", init, (self.blocks, size, out), jnp.float32).astype(self.dtype)
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32).astype(self.dtype)
         x = x.reshape((*x.shape[:-1], self.blocks, size)).astype(self.dtype)

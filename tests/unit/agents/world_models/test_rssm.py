@@ -44,12 +44,6 @@ def test_a_block_layer_has_a_block_diagonal_matrix():
     np.testing.assert_allclose(got, x @ block_diagonal(np.asarray(made["kernel"])) + bias, rtol=1e-4, atol=1e-5)
 
 
-def test_initial_weights_of_blocks_count_the_inputs_of_all():
-    kernel = BlockDense(256, 4).init(jax.random.key(1), random(1, 256))["params"]["kernel"]
-    assert kernel.shape == (4, 64, 64)
-    assert np.std(kernel) == pytest.approx(256**-0.5, rel=0.02)
-
-
 def norm_silu(x, scale):
     y = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-4) * scale
     return y / (1 + np.exp(-y))
