@@ -17,14 +17,15 @@ from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl import run_plan
-from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.cluster.learners.processes import join
+from jaxsrl.config.command_line import experiment_command, parse_command_line
 from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.evaluation.final_evaluation import read_same_evaluation, write_final_evaluation
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.evaluation.worker_rows import in_workers
@@ -193,12 +194,18 @@ def _split_host(config: RunConfig, communicate: bool = True) -> None:
 
 
 def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource) -> TrainReport:
-    """Returns the report of a run with the evaluation of its final parameters, which eval.json holds too."""
-    source = in_workers(source, config.eval.processes, config.pool.supervision)
-    episodes, params = config.eval.final_episodes, report.state.params
-    evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
-    evaluation = evaluation.of_agents(config.eval.agents)
-    write_json(report.directory / "eval.json", {"update": report.num_updates, **evaluation.to_json()})
+    """Returns the report of a run with the evaluation of its final parameters, which eval.json holds too.
+
+    That of a run which was complete is read from there.
+    """
+    path, update = report.directory / "eval.json", report.num_updates
+    evaluation = None if report.seconds else read_same_evaluation(path, update, config)
+    if evaluation is None:
+        source = in_workers(source, config.eval.processes, config.pool.supervision)
+        episodes, params = config.eval.final_episodes, report.state.params
+        evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
+        evaluation = evaluation.of_agents(config.eval.agents)
+        write_final_evaluation(path, update, evaluation, config)
     return dataclasses.replace(report, evaluation=evaluation)
 
 
@@ -233,16 +240,21 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
     experiment = getattr(module, "EXPERIMENT", None)
     make_experiment = getattr(module, "make_experiment", None)
     if experiment is None and callable(make_experiment):
-        return parse_flags(cast("MakeExperiment", make_experiment), flags, module.__doc__)
+        return parse_flags(
+            cast("MakeExperiment", make_experiment), flags, module.__doc__, experiment_command(str(path))
+        )
     if not isinstance(experiment, Experiment):
         raise UserError(
             f"{path} has no EXPERIMENT: expected EXPERIMENT = Experiment(...), as in the files of experiments/"
         )
-    return parse_flags(experiment, flags, module.__doc__)
+    return parse_flags(experiment, flags, module.__doc__, experiment_command(str(path)))
 
 
 def parse_flags(
-    experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | None = None, description: str | None = None
+    experiment: Experiment | MakeExperiment | None,
+    flags: Sequence[str] | None = None,
+    description: str | None = None,
+    program: str | None = None,
 ) -> Experiment:
     """Returns the experiment with the fields changed that flags such as `--run.seed 1` and `--env.kwargs.frame_skip 4` name.
 
@@ -254,13 +266,12 @@ def parse_flags(
             the experiment of the run whose config.json the flags name.
         flags: the command line's if None.
         description: for --help.
+        program: command whose --help messages name; None for the program that runs.
 
     Raises:
-        UserError: a flag of a JSON object's entry has no value, or the configuration file is not valid.
+        UserError: a configuration rejects its values, a flag of a JSON object's entry has no value, or a file is not valid.
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
-    import tyro
-
     file, flags = _take_config_file(sys.argv[1:] if flags is None else flags)
     options: dict[str, Any] = {} if file is None else _named_again(file, flags)
     if experiment is None:
@@ -271,16 +282,16 @@ def parse_flags(
         default = experiment()
         if file is not None and "env" in options:
             default = with_file_options(default, {"env": options["env"]}, str(file.path))
-        value = experiment(_parse_env(default, flags))
+        value = experiment(_parse_env(default, flags, program))
         options = {name: option for name, option in options.items() if name != "env"}
     if file is not None:
         value = with_file_options(value, options, str(file.path))
     flags = merge_json_flags(flags, value)
-    settings = (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed)
     description = (
         f"{description or ''}\n\n--config FILE reads options from a run's config.json, or a .yaml or .toml file."
     )
-    return tyro.cli(type(value), default=value, args=flags, description=description, config=settings)
+    options = {"default": value, "args": flags, "description": description, "prog": program}
+    return parse_command_line(type(value), **options)
 
 
 def _take_config_file(flags: Sequence[str]) -> tuple[ConfigFile | None, list[str]]:
@@ -341,14 +352,12 @@ class _EnvFlags:
     env: EnvConfig
 
 
-def _parse_env(default: Experiment, flags: Sequence[str]) -> EnvConfig:
+def _parse_env(default: Experiment, flags: Sequence[str], program: str | None) -> EnvConfig:
     """Returns the environment of an experiment as the flags change it; other flags are skipped."""
-    import tyro
-
     assert isinstance(default.env, EnvConfig)
     flags = [flag for flag in merge_json_flags(flags, default) if flag not in ("-h", "--help")]
-    parsed, _ = tyro.cli(_EnvFlags, default=_EnvFlags(default.env), args=flags, return_unknown_args=True)
-    return parsed.env
+    options = {"default": _EnvFlags(default.env), "args": flags, "return_unknown_args": True, "prog": program}
+    return parse_command_line(_EnvFlags, **options)[0].env
 
 
 @exit_on_user_error
@@ -367,7 +376,8 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
         SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
             Or a UserError, status 2; lost learner processes or lost replay, status 75.
     """
-    parsed = parse_flags(experiment, flags, sys.modules["__main__"].__doc__)
+    program = "jaxsrl train --config FILE" if experiment is None else experiment_command(sys.argv[0])
+    parsed = parse_flags(experiment, flags, sys.modules["__main__"].__doc__, program)
     if parsed.run.seeds > 1:
         sys.exit(_train_seeds(parsed))
     use_synchronous_cpu_dispatch()

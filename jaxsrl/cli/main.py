@@ -1,11 +1,12 @@
 """The `jaxsrl` command: train, evaluate, inspect and compare runs, without writing code.
 
-`eval "$(jaxsrl --tyro-write-completion bash -)"` completes commands and flags in bash; zsh and fish likewise.
+`eval "$(jaxsrl --tyro-write-completion bash -)"` completes commands and flags in bash; zsh, tcsh and fish likewise.
 
 Exit status: 0 for success; 1 for a problem (a damaged checkpoint, or one that the doctor reports); 2 for an invalid request.
 """
 
 import dataclasses
+import difflib
 import os
 import signal
 import sys
@@ -39,6 +40,7 @@ from jaxsrl.cli.commands.runs import Runs
 from jaxsrl.cli.commands.train import Train
 from jaxsrl.cli.commands.tune import Tune
 from jaxsrl.cli.commands.view import View
+from jaxsrl.cli.unused_options import validate_passed_on
 from jaxsrl.machine.lifecycle import exit_on_user_error
 from jaxsrl.machine.package_names import raise_conflict
 
@@ -124,8 +126,11 @@ def parse(arguments: Sequence[str]) -> Command:
     """Returns the command of a command line.
 
     Raises:
-        SystemExit: the command line is invalid (2), or requests --help (0).
+        UserError: there is no such command, or an option looks like a misspelled one of a command that passes flags on.
+        SystemExit: the command line is otherwise invalid (2), or requests --help (0).
     """
+    if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
+        raise UserError(f"there is no command {arguments[0]!r}: {_suggest_command(arguments[0])}")
     kind = COMMANDS.get(arguments[0]) if arguments else None
     settings: dict[str, Any] = {"prog": "jaxsrl", "description": __doc__}
     if not takes_flags(kind):
@@ -135,6 +140,7 @@ def parse(arguments: Sequence[str]) -> Command:
         command = tyro.cli(_any_command(), args=[arguments[0], *own], **settings)
     else:
         command, flags = tyro.cli(_any_command(), args=arguments, return_unknown_args=True, **settings)
+        validate_passed_on(arguments[0], command, flags)
     return dataclasses.replace(command, flags=tuple(flags))
 
 
@@ -147,6 +153,12 @@ def _split_after_name(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence
 def takes_flags(command: type[Command] | None) -> bool:
     """Returns whether flags that the command does not define are passed to an experiment or benchmark."""
     return command is not None and "flags" in getattr(command, "__dataclass_fields__", {})
+
+
+def _suggest_command(word: str) -> str:
+    """Returns a hint at commands like `word`, or at the list of all."""
+    close = difflib.get_close_matches(word, COMMANDS, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else "`jaxsrl --help` lists the commands"
 
 
 def _any_command() -> Any:

@@ -1,10 +1,15 @@
-"""Rejection of options that would have no effect next to others of the same command."""
+"""Rejection of options that would have no effect, and of misspelled ones of a command that passes others on."""
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
 from envpool_bridge.errors import UserError
+
+_OF_EXPERIMENTS = ("--plan", "--config", "--help")
+_NO_OPTIONS = ("experiment", "flags")
+_CLOSE = 0.75  # as a ratio of difflib
 
 
 def validate_unused(command: Any, names: Sequence[str], reason: str) -> None:
@@ -22,6 +27,28 @@ def validate_unused(command: Any, names: Sequence[str], reason: str) -> None:
     given = [_flag(name, getattr(command, name)) for name in names if getattr(command, name) != defaults[name]]
     if given:
         raise UserError(f"{reason}: omit {', '.join(given)}")
+
+
+def validate_passed_on(name: str, command: Any, flags: Sequence[str]) -> None:
+    """Rejects flags for the experiment that look like misspelled options of the command itself.
+
+    Args:
+        name: of the command.
+        command: its dataclass.
+        flags: that it does not define. Those of experiments have a dot, apart from --plan, --config and --help.
+
+    Raises:
+        UserError: a flag is close to an option of the command.
+    """
+    own = [
+        f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(command) if field.name not in _NO_OPTIONS
+    ]
+    for flag in flags:
+        given = flag.partition("=")[0].replace("_", "-")
+        if not given.startswith("--") or "." in given or given in _OF_EXPERIMENTS:
+            continue
+        if close := difflib.get_close_matches(given, own, n=1, cutoff=_CLOSE):
+            raise UserError(f"jaxsrl {name} has no option {given}: did you mean {close[0]}?")
 
 
 def _flag(name: str, value: Any) -> str:

@@ -72,6 +72,8 @@ def _parse(path: Path) -> Any:
     if path.suffix == ".json":
         return json.loads(path.read_text())
     if path.suffix not in (".yaml", ".yml"):
+        if not path.exists():
+            raise UserError(f"there is no {path} in {Path.cwd()}: expected a run directory or a file of options")
         raise UserError(f"a configuration file ends with .yaml, .toml or .json: got {path}")
     import yaml
 

@@ -193,9 +193,11 @@ def game_of(source: EnvSource) -> tuple[PgxEnv, GameFn]:
     """
     env = source.make_jax_env() if isinstance(source, JaxSource) else None
     if not isinstance(env, PgxEnv):
+        spec = source.spec()
+        arena = "; `jaxsrl arena` plays environments of several agents" if spec.agents else ""
         raise UserError(
-            "opponents are for games of suite 'pgx' in which one agent moves for both players: got environment "
-            f"{source.spec().env_id}; `jaxsrl arena` plays environments of several agents"
+            f"opponents need an environment of several agents, or a game of suite 'pgx' in which one agent moves for both "
+            f"players: got environment {spec.env_id}{arena}"
         )
     return PgxEnv(env.env_id, json.dumps({"with_state": True})), pgx_rules(env.env_id)
 

@@ -11,6 +11,7 @@ from envpool_bridge.errors import UserError
 
 NAMES = ("agents", "experiments")
 _HOME = Path(__file__).resolve().parents[2]
+_REINSTALL = "in the checkout: pip install --force-reinstall --no-deps ."  # no index has jaxsrl
 
 
 def find_conflict(home: Path = _HOME) -> str:
@@ -67,7 +68,7 @@ def describe_shared(name: str, owners: list[str]) -> str:
     others = " and ".join(owner for owner in owners if owner != "jaxsrl") or "another distribution"
     return (
         f"{others} installs files into jaxsrl's package `{name}` too: use a virtual environment for each; "
-        f"here, uninstall {others}, then pip install --force-reinstall --no-deps jaxsrl"
+        f"here, uninstall {others}, then {_REINSTALL}"
     )
 
 
@@ -80,7 +81,7 @@ def _is_ours(file: Path) -> bool:
 
 def _describe_overwritten(name: str, file: Path) -> str:
     if not file.is_file():
-        return f"jaxsrl's package `{name}` is missing ({file}): pip install --force-reinstall --no-deps jaxsrl"
+        return f"jaxsrl's package `{name}` is missing ({file}): {_REINSTALL}"
     owners = find_shared_names(file.parents[1]).get(name, [])
     return f"{file} is not jaxsrl's: {describe_shared(name, owners)}"
 

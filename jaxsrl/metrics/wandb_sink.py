@@ -93,6 +93,6 @@ def _wandb() -> Any:
         import wandb  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UserError(
-            "--metrics.wandb needs the package wandb: pip install jaxsrl[wandb], or remove the flag"
+            "--metrics.wandb needs the package wandb: pip install 'jaxsrl[wandb]', or remove the flag"
         ) from error
     return wandb

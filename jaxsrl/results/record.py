@@ -12,7 +12,7 @@ from jaxsrl.checkpoints.run_directory import CONFIG, PROVENANCE, read_json, writ
 from jaxsrl.metrics.record_file import ELAPSED, RecordFile
 from jaxsrl.results.curve import training_curve
 from jaxsrl.runs.state import FINISHED
-from jaxsrl.runs.summary import RECORDS, read_final_evaluation, summarize
+from jaxsrl.runs.summary import RECORDS, as_dict, read_final_evaluation, summarize
 
 _PRESET = re.compile(r"[\w.]+")  # hyphens separate it from its neighbors in file names
 
@@ -76,7 +76,7 @@ def make_result(run: Path, preset: str = "") -> Result:
         preset: name of the settings; "" for that of the experiment.
 
     Raises:
-        UserError: the run is not finished, was not evaluated greedily at its end, or lacks a file.
+        UserError: the run is not finished, was not evaluated greedily at its end in enough episodes, or lacks a file.
     """
     summary = summarize(run)
     if summary.problem:
@@ -112,6 +112,14 @@ def _read_evaluation(run: Path, last_update: int) -> dict[str, float]:
     evaluation = read_final_evaluation(run, last_update)
     if not evaluation.get("greedy"):
         raise UserError(f"{run / 'eval.json'} is of sampled actions: run `jaxsrl evaluate {run}`")
+    own = as_dict(as_dict(as_dict(read_json(run / CONFIG).get("experiment")).get("run")).get("eval")).get(
+        "final_episodes"
+    )
+    if isinstance(own, int) and evaluation["episodes"] < own:
+        raise UserError(
+            f"{run / 'eval.json'} has {evaluation['episodes']} episodes, fewer than the run's eval.final_episodes: run "
+            f"`jaxsrl evaluate {run} --episodes {own}`"
+        )
     return {name: float(f"{evaluation[name]:.6g}") for name in ("mean_return", "std_return")} | {
         "episodes": evaluation["episodes"]
     }

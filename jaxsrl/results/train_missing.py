@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,12 +9,12 @@ from pathlib import Path
 from envpool_bridge.errors import UserError
 from jaxsrl.machine.bound_command import bound_command
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
+from jaxsrl.machine.python_command import jaxsrl_command
 from jaxsrl.results.record import make_result, write_result
 from jaxsrl.results.task_list import TaskRuns
 
 _POLL_SECONDS = 0.2
 _STOP_SECONDS = 300.0  # a large replay buffer takes its time to save
-_JAXSRL = (sys.executable, "-m", "jaxsrl.cli.main")
 
 
 def select_tasks(tasks: Sequence[TaskRuns], names: Sequence[str]) -> list[TaskRuns]:
@@ -37,7 +36,7 @@ def train_missing(
     runs: Path,
     hours: float,
     show: Callable[[str], None],
-    jaxsrl: Sequence[str] = _JAXSRL,
+    jaxsrl: Sequence[str] = (),
 ) -> int:
     """Trains each run without a result, resumes it if it was stopped, and records its result.
 
@@ -49,7 +48,7 @@ def train_missing(
         runs: directory of their run directories.
         hours: time for all; 0 for no limit.
         show: called with each line of progress.
-        jaxsrl: start of the command line.
+        jaxsrl: start of the command line, in place of the command `jaxsrl`.
 
     Returns:
         0; 1 if a run failed or cannot be recorded; the status of the signal after a stop signal.
@@ -67,7 +66,7 @@ def train_missing(
             name = task.run_name(seed)
             show(f"jaxsrl {' '.join(task.command(seed))}")
             local = ["--run.directory", str(runs), "--run.name", name]
-            status = _run([*jaxsrl, *task.command(seed), *local], deadline, stopped)
+            status = _run([*(jaxsrl or jaxsrl_command()), *task.command(seed), *local], deadline, stopped)
             if stopped or (status and _is_past(deadline)):
                 break
             if status:

@@ -1,7 +1,6 @@
 """Common parts of the managers of runs: their lock, their state file, and the options and commands of their runs."""
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,6 +12,7 @@ from jaxsrl.checkpoints.run_directory import lock_directory, read_json
 from jaxsrl.config.files import flag_name, option_name
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment, load_experiment
+from jaxsrl.machine.python_command import jaxsrl_command
 from jaxsrl.machine.resources import Resources
 from jaxsrl.machine.run_tasks import Task
 from jaxsrl.plan.load_plan import make_plan
@@ -65,8 +65,7 @@ def train_task(directory: Path, name: str, experiment: str, env_steps: int, seed
     """Returns the command that trains one run of a directory; the last of several equal flags counts."""
     own = ["--run.directory", str(directory), "--run.name", name]
     own += ["--run.total-env-steps", str(env_steps), "--run.seed", str(seed)]
-    train = [sys.executable, "-m", "jaxsrl.cli.main", "train", experiment]
-    return Task(name, [*train, *flags, *own], directory / f"{name}.txt")
+    return Task(name, jaxsrl_command("train", experiment, *flags, *own), directory / f"{name}.txt")
 
 
 def validate_flags(owned: Mapping[str, str], flags: Sequence[str], space: Iterable[str] = ()) -> None:

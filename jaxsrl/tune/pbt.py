@@ -129,7 +129,7 @@ def _change(config: PBTConfig, entry: Range | Choices, value: Any, random: np.ra
     if isinstance(entry, Choices):
         place = entry.values.index(value) + (1 if factor > 1.0 else -1)
         return entry.values[min(max(place, 0), len(entry.values) - 1)]
-    return _rounded(entry, min(max(value * factor, entry.low), entry.high))
+    return _multiplied(entry, value, factor)
 
 
 def draw(entry: Range | Choices, random: np.random.Generator) -> Any:
@@ -143,12 +143,26 @@ def draw(entry: Range | Choices, random: np.random.Generator) -> Any:
     return random.uniform(entry.low, entry.high)
 
 
+def _multiplied(entry: Range, value: float, factor: float) -> float:
+    """Returns the product within the range; on its steps, at least one from the value, since 2 * 1.2 is rounded to 2 again."""
+    product = min(max(value * factor, entry.low), entry.high)
+    if entry.spacing is None or factor == 1.0:
+        return _rounded(entry, product)
+    index, before = _index(entry, entry.spacing, product), _index(entry, entry.spacing, value)
+    rises = (factor > 1.0) == (value >= 0)  # a negative value falls with a factor above 1
+    index = max(index, before + 1) if rises else min(index, before - 1)
+    return _on_grid(entry, entry.spacing, min(max(index, 0), _last_index(entry, entry.spacing)))
+
+
 def _rounded(entry: Range, value: float) -> float:
     """Returns the nearest value of a range: on its steps, and an integer where its ends are."""
-    if entry.spacing is None:
-        return float(value)
-    index = round((value - entry.low) / entry.spacing)
-    return _on_grid(entry, entry.spacing, min(index, _last_index(entry, entry.spacing)))
+    return (
+        float(value) if entry.spacing is None else _on_grid(entry, entry.spacing, _index(entry, entry.spacing, value))
+    )
+
+
+def _index(entry: Range, step: float, value: float) -> int:
+    return min(round((value - entry.low) / step), _last_index(entry, step))
 
 
 def _on_grid(entry: Range, step: float, index: int) -> float:

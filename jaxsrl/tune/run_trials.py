@@ -2,7 +2,6 @@
 
 # pyright: reportMissingImports=false
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 from envpool_bridge.errors import EnvPoolError
 from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
+from jaxsrl.machine.python_command import python_command
 from jaxsrl.machine.run_tasks import Process, Start, Task, start_here, stop_processes
 from jaxsrl.tune.study import RESULT, Sweep, drawn_trials, import_optuna, make_sampler, open_study, trial_name
 
 _POLL_SECONDS = 0.2
+_TRAIN_TRIAL = "from jaxsrl.tune.trial import main; main()"
 
 
 def run_trials(
@@ -114,7 +115,7 @@ class _Runner:
         started = False
         while len(self._processes) < self._jobs and (number := self._next_number()) is not None:
             name = trial_name(number)
-            command = [sys.executable, "-m", "jaxsrl.tune.trial", str(self._directory), str(number)]
+            command = python_command(_TRAIN_TRIAL, str(self._directory), str(number))
             self._processes[number] = self._start(Task(name, command, self._directory / f"{name}.txt"))
             started = True
         return started

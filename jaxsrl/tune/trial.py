@@ -122,7 +122,3 @@ def main() -> None:
         stopped_by = train_trial(Path(sys.argv[1]), int(sys.argv[2]))
     if stopped_by:
         sys.exit(exit_status(stopped_by))
-
-
-if __name__ == "__main__":
-    main()

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 from experiments import ppo_cartpole
 from jaxsrl.models.store import ModelStore
@@ -29,3 +30,7 @@ def test_documented_callbacks_stop_save_and_write(tmp_path, monkeypatch):
     lines = [line.split(",") for line in (directory / "episodes.csv").read_text().splitlines()]
     record = ModelStore(directory / "models").find("record")
     assert record.metadata["return"] == max(float(line[1]) for line in lines)
+    for place, best in {directory: record.metadata["return"], tmp_path / "new": float("-inf")}.items():
+        resumed = names["KeepRecords"]()
+        resumed.on_start(SimpleNamespace(directory=place))
+        assert resumed.best == best

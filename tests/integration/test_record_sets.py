@@ -86,16 +86,21 @@ def test_invalid_flags_are_rejected_before_training(capsys, tmp_path, monkeypatc
 
 
 def test_the_sets_get_the_environment_of_the_flags(tmp_path, monkeypatch):
-    played = []
+    played, commands = [], []
+
+    def start(task):
+        commands.append(task.command)
+        return Training(0)
 
     def note(run, out, config, show, env):
         played.append(env)
         return []
 
-    monkeypatch.setattr(run_tasks, "start_here", lambda task: Training(0))
+    monkeypatch.setattr(run_tasks, "start_here", start)
     monkeypatch.setattr(standard_sets, "make_sets", note)
     jaxsrl.cli.main.main(["record-sets", "dqn_cartpole", "--out", str(tmp_path), "--env.id", "mine:Id-v0"])
     assert [env.id for env in played] == ["mine:Id-v0"]
+    assert [command[1] for command in commands] == ["-P"]  # a user's logging.py in the working directory breaks nothing
 
 
 @pytest.mark.parametrize(

@@ -52,10 +52,9 @@ class RecordSets:
         Returns:
             0; the exit status of training if it failed; that of the signal if one stopped training, which saves first.
         """
-        import sys
-
         from jaxsrl.evaluation.standard_sets import TRAINING, SetsConfig, make_sets
         from jaxsrl.experiment import load_experiment
+        from jaxsrl.machine.python_command import jaxsrl_command
         from jaxsrl.machine.run_tasks import Task, run_tasks
         from jaxsrl.tune.managed_runs import validate_flags
 
@@ -77,7 +76,7 @@ class RecordSets:
             "--checkpoint.keep-every": every,
         }
         options = [text for option in own.items() for text in option]
-        command = [sys.executable, "-m", "jaxsrl.cli.main", "train", str(path), *self.flags, *options]
+        command = jaxsrl_command("train", str(path), *self.flags, *options)
 
         status = run_tasks([Task("training", command)], 1, show_line)
         if status:

@@ -8,16 +8,12 @@ from pathlib import Path
 
 import tyro
 
-import jaxsrl
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.find_experiment import find_experiment, list_experiments, read_summary
 from jaxsrl.cli.unused_options import validate_unused
+from jaxsrl.machine.python_command import python_command
 
-# The last entry is for a checkout that is not installed.
-_PROGRAM = (
-    f"import sys; sys.path.append({str(Path(jaxsrl.__file__).parents[1])!r}); "
-    "from jaxsrl.cli.run_script import run_script; run_script(sys.argv[1], sys.argv[2:])"
-)
+_PROGRAM = "from jaxsrl.cli.run_script import run_script; run_script(sys.argv[1], sys.argv[2:])"
 _SAME_EXPERIMENT = Path(__file__).resolve().parents[1] / "same_experiment.py"
 
 
@@ -60,8 +56,8 @@ class Train:
         sys.stderr.flush()
         # This process, not one of its children, becomes the experiment: signals, exit status, terminal and the main module
         # that environment processes look classes up in are those of `python FILE`.
-        # -P: no file of the working directory, `logging.py` say, may take the place of a module that jaxsrl imports.
-        os.execv(sys.executable, [sys.executable, "-P", "-c", _PROGRAM, str(path), *flags])
+        command = python_command(_PROGRAM, str(path), *flags)
+        os.execv(command[0], command)
 
 
 def _show_experiments(as_json: bool) -> None:

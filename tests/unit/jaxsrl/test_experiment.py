@@ -11,7 +11,7 @@ import gymnasium
 import jax
 import pytest
 
-import jaxsrl
+import jaxsrl.experiment
 from agents.catalog import AGENTS, fill_sizes, find_make_agent
 from agents.networks.config import NetworkConfig
 from agents.ppg import PPGConfig
@@ -20,6 +20,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
+from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.experiment import Experiment, load_experiment
 from tests.support.run_configs import run_config
 
@@ -133,13 +134,40 @@ def test_train_reports_evaluation_and_saves_the_value(tmp_path, capsys):
     assert report.evaluation is not None
     assert len(report.evaluation.returns) == 3
     saved = json.loads((report.directory / "eval.json").read_text())
-    assert saved == {"update": 2, **report.evaluation.to_json()}
+    assert saved.items() >= {"update": 2, **report.evaluation.to_json()}.items()
     assert json.loads((report.directory / "config.json").read_text())["experiment"] == to_json(experiment)
     loaded = jaxsrl.load_agent(report.directory)
     assert loaded.update == 2
     again = experiment.train(quiet=True)
     assert again.seconds == 0.0
     assert again.evaluation == report.evaluation
+
+
+def test_a_complete_run_plays_its_final_episodes_once(tmp_path, monkeypatch):
+    played = []
+
+    def play(*args, **options):
+        played.append(options["episodes"])
+        return evaluate(*args, **options)
+
+    monkeypatch.setattr(jaxsrl.experiment, "evaluate", play)
+    experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path))
+    first = experiment.train(quiet=True)
+    written = (first.directory / "eval.json").read_text()
+    assert experiment.train(quiet=True).evaluation == first.evaluation
+    assert (first.directory / "eval.json").read_text() == written
+    assert played == [3]
+    changes = {"eval_final_episodes": 2}, {"eval_env_kwargs": '{"sutton_barto_reward": true}'}, {}
+    for number, change in enumerate(changes):
+        report = dataclasses.replace(experiment, run=small_run(tmp_path, **change)).train(quiet=True)
+        assert len(played) == number + 2
+    assert report.evaluation == first.evaluation
+    longer = dataclasses.replace(experiment, run=small_run(tmp_path, total_env_steps=96))
+    assert longer.train(quiet=True).num_updates == 3
+    assert len(played) == 5
+    (first.directory / "eval.json").write_text("damaged")
+    longer.train(quiet=True)
+    assert len(played) == 6
 
 
 def test_train_takes_agent_and_environment_function(tmp_path, capsys):

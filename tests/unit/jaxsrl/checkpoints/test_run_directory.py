@@ -83,6 +83,7 @@ def test_a_new_directory_takes_the_configuration(tmp_path):
 
 
 CHANGES = {
+    "run.name": "run",  # "" before: the directory identifies the run
     "run.total_env_steps": 5,
     "run.gradient_steps": 5,
     "run.record": "sets/steps",

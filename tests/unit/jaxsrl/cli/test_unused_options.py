@@ -1,11 +1,14 @@
 """Options that would have no effect, and advice that names options which the command has."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from envpool_bridge.errors import UserError
+from jaxsrl.cli.commands.population import TrainPopulation
 from jaxsrl.cli.main import main
+from jaxsrl.cli.unused_options import validate_passed_on
 from jaxsrl.cluster.ray import local_cluster
 from jaxsrl.machine import run_tasks
 
@@ -51,6 +54,28 @@ def rejection(capsys, arguments):
 )
 def test_options_without_effect_are_rejected(capsys, arguments, message):
     assert message in rejection(capsys, arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("tune ppo_cartpole --space x.toml --trails 5", "jaxsrl tune has no option --trails: did you mean --trials?"),
+        ("population ppo_cartpole --space x --env_step=9", "no option --env-step: did you mean --env-steps?"),
+        ("plan ppo_cartpole --gpu 2", "jaxsrl plan has no option --gpu: did you mean --gpus?"),
+        ("league ppo --main-agent 2", "did you mean --main-agents?"),
+        ("evalute runs/x", "there is no command 'evalute': did you mean evaluate?"),
+        ("xyzzy", "there is no command 'xyzzy': `jaxsrl --help` lists the commands"),
+    ],
+)
+def test_misspelled_options_and_commands_get_a_suggestion(capsys, arguments, message):
+    printed = rejection(capsys, arguments.split())
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_flags_of_the_experiment_are_passed_on():
+    flags = ("--plan", "serial", "--config", "x.yaml", "--run.seed", "1", "--nonsense", "-3")
+    validate_passed_on("population", TrainPopulation("ppo", Path("x.toml")), flags)
 
 
 def test_serving_without_a_cluster_names_its_own_option(capsys, tmp_path, monkeypatch):

@@ -37,6 +37,14 @@ def parse(directory, text, *flags, suffix=".yaml"):
     return parse_flags(EXPERIMENT, ["--config", str(path), *flags])
 
 
+def test_a_missing_run_or_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"there is no .*typo in .*: expected a run directory or a file of options"):
+        ShowConfig("show", (tmp_path / "typo",)).run()
+    (tmp_path / "typo").write_text("")
+    with pytest.raises(UserError, match=r"ends with .yaml, .toml or .json: got .*typo"):
+        ShowConfig("show", (tmp_path / "typo",)).run()
+
+
 @pytest.mark.parametrize(("text", "suffix"), [(YAML, ".yaml"), (TOML, ".toml")])
 def test_config_file_sets_options_as_flags_do(tmp_path, text, suffix):
     flags = ["--pool.num-workers", "4", "--run.seed", "3", "--run.max-policy-lag", "0", "--agent.learning-rate", "1e-4"]

@@ -10,10 +10,12 @@ import pytest
 pytest.importorskip("pgx")
 
 from agents.api import Agent, OnPolicy
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.pgx import PgxEnv, pgx_rules
-from jaxsrl.evaluation.games import RANDOM, Player, loaded_player, make_opponent, play_games
+from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.games import RANDOM, Player, game_of, loaded_player, make_opponent, play_games
 from jaxsrl.evaluation.load_agent import LoadedAgent
 
 ENV, PLAY = PgxEnv("tic_tac_toe", '{"with_state": true}'), pgx_rules("tic_tac_toe")
@@ -35,6 +37,14 @@ def test_results_are_those_of_the_agent_in_each_seat():
     first, second = play_games(ENV, PLAY, Player(first_free), Player(last_free), games=5, seed=0)
     assert (first.seat, first.games, first.wins, first.draws, first.losses) == ("first", 3, 3, 0, 0)
     assert (second.seat, second.games, second.wins, second.draws, second.losses) == ("second", 2, 0, 0, 2)
+
+
+def test_game_of_recommends_the_arena_only_for_several_agents():
+    with pytest.raises(UserError, match="several agents, or a game of suite 'pgx' .*: got environment CartPole-v1$"):
+        game_of(make_env(EnvConfig("CartPole-v1")))
+    both = EnvConfig("tic_tac_toe", suite="pgx", kwargs='{"two_agents": true}')
+    with pytest.raises(UserError, match="got environment tic_tac_toe; `jaxsrl arena` plays"):
+        game_of(make_env(both))
 
 
 def test_random_games_have_the_known_results():

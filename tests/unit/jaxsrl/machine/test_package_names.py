@@ -46,7 +46,7 @@ def test_find_conflict_names_the_distribution_that_overwrote(site):
     install(site, "openai-agents", {"agents/__init__.py": '"""Agents."""\n', "agents/run.py": ""})
     conflict = find_conflict(site)
     assert f"{site}/agents/__init__.py is not jaxsrl's: openai-agents installs files into" in conflict
-    assert "uninstall openai-agents, then pip install --force-reinstall --no-deps jaxsrl" in conflict
+    assert conflict.endswith("uninstall openai-agents, then in the checkout: pip install --force-reinstall --no-deps .")
 
 
 def test_find_shared_names_sees_what_jaxsrl_overwrote(site):
@@ -58,7 +58,9 @@ def test_find_shared_names_sees_what_jaxsrl_overwrote(site):
 @pytest.mark.parametrize("name", package_names.NAMES)
 def test_find_conflict_names_a_missing_package(site, name):
     (site / name / "__init__.py").unlink()
-    assert find_conflict(site).startswith(f"jaxsrl's package `{name}` is missing")
+    conflict = find_conflict(site)
+    assert conflict.startswith(f"jaxsrl's package `{name}` is missing")
+    assert conflict.endswith("in the checkout: pip install --force-reinstall --no-deps .")
 
 
 def test_find_conflict_names_a_package_found_earlier(site, tmp_path, monkeypatch):

@@ -228,7 +228,7 @@ def test_sinks_that_were_made_are_closed_when_one_is_refused(tmp_path, monkeypat
         port = probe.getsockname()[1]
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     options = MetricsConfig(prometheus_port=port, wandb=True)
-    with pytest.raises(UserError, match="wandb"):
+    with pytest.raises(UserError, match=r"pip install 'jaxsrl\[wandb\]'"):
         make_sinks(options, tmp_path, facts(), print, quiet=True)
     with socket.socket() as again, pytest.raises(ConnectionRefusedError):
         again.connect(("127.0.0.1", port))

@@ -71,6 +71,19 @@ def change_log(run):
     (run / "log.txt").write_text("2026-01-01 00:00:00 stopped by SIGTERM at update 10, 80 env steps, 5.0 s\n")
 
 
+@pytest.mark.parametrize(("own", "rejected"), [(20, False), (21, True), (10, False)])
+def test_make_result_needs_the_episodes_of_the_run(tmp_path, own, rejected):
+    run = save_finished_run(tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["experiment"]["run"]["eval"] = {"final_episodes": own}
+    (run / "config.json").write_text(json.dumps(config))
+    if not rejected:
+        assert make_result(run).evaluation["episodes"] == 20
+        return
+    with pytest.raises(UserError, match=r"has 20 episodes, fewer than .*: run `jaxsrl evaluate .* --episodes 21`"):
+        make_result(run)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

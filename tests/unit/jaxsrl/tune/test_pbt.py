@@ -89,6 +89,28 @@ def test_changed_values_stay_on_the_steps_of_a_range(data, last):
     assert changed.values == {"agent.x": last}
 
 
+@pytest.mark.parametrize(
+    ("data", "value", "factor", "expected"),
+    [
+        ({"low": 1, "high": 8}, 2, 1.2, 3),  # 2.4 would be rounded to 2
+        ({"low": 1, "high": 8}, 2, 0.8, 1),
+        ({"low": 1, "high": 8, "log": True}, 2, 1.2, 3),
+        ({"low": 1, "high": 8}, 1, 0.8, 1),
+        ({"low": 1, "high": 8}, 8, 1.2, 8),
+        ({"low": 10, "high": 100}, 50, 1.2, 60),
+        ({"low": 0, "high": 4}, 0, 1.2, 1),
+        ({"low": -8, "high": 8}, -2, 1.2, -3),
+        ({"low": 0.0, "high": 1.0, "step": 0.25}, 0.25, 1.2, 0.5),
+        ({"low": 1, "high": 8}, 2, 1.0, 2),
+    ],
+)
+def test_changed_values_move_at_least_one_step(data, value, factor, expected):
+    space = parse_space({"agent.x": data}, "test")
+    config = PBTConfig(share=0.5, resample=0.0, factors=(factor, factor))
+    changed = choose(config, space, [1.0, 0.0], [{"agent.x": value}] * 2, np.random.default_rng(0))[1]
+    assert changed.values == {"agent.x": expected}
+
+
 def test_the_quadratic_of_the_paper_needs_copies():
     """Figure 2 of Jaderberg et al.: two members ascend 1.2 - h0 x0^2 - h1 x1^2 with h (1, 0) and (0, 1)."""
     space = parse_space({f"h{axis}": {"low": 1e-3, "high": 1.0} for axis in (0, 1)}, "test")

@@ -1,0 +1,50 @@
+"""Command lines of configurations. A value that a configuration rejects raises its UserError, which commands print as one line."""
+
+import contextlib
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+from envpool_bridge.errors import UserError
+
+
+def parse_command_line(kind: Any, **options: Any) -> Any:
+    """Returns what `tyro.cli` returns.
+
+    Args:
+        kind: type of the configuration.
+        **options: of `tyro.cli`; without subcommands, and without flags of what a flag cannot give.
+
+    Raises:
+        UserError: a configuration rejected its values.
+        SystemExit: the flags cannot be parsed, or ask for --help; tyro has printed why.
+    """
+    import tyro
+
+    options = {"config": (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed), **options}
+    printed = io.StringIO()  # console_outputs leaves the messages of rejected values
+    try:
+        with contextlib.redirect_stderr(printed):
+            value = tyro.cli(kind, console_outputs=False, **options)
+    except SystemExit as end:
+        if (error := _user_error(end)) is not None:
+            raise error from None
+    else:
+        sys.stderr.write(printed.getvalue())
+        return value
+    return tyro.cli(kind, **options)  # again, on the terminal: it prints its message or the help, and exits
+
+
+def experiment_command(file: str) -> str:
+    """Returns the command that trains the experiment in a file; its --help shows the flags."""
+    path = Path(file)
+    return f"jaxsrl train {path.stem if path.parent.name == 'experiments' else path}"
+
+
+def _user_error(end: BaseException) -> UserError | None:
+    """Returns the UserError that tyro was handling when it ended."""
+    error = end.__context__
+    while error is not None and not isinstance(error, UserError):
+        error = error.__context__
+    return error

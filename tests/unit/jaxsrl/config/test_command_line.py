@@ -1,0 +1,70 @@
+"""Command lines of configurations: one line for a rejected value, tyro's message otherwise."""
+
+import dataclasses
+import sys
+
+import pytest
+
+from envpool_bridge.errors import UserError
+from experiments import ppo
+from experiments.ppo_cartpole import EXPERIMENT
+from jaxsrl.config.command_line import experiment_command, parse_command_line
+from jaxsrl.experiment import cli, parse_flags
+
+
+@dataclasses.dataclass
+class Loud:
+    """A configuration that writes to stderr while it is made."""
+
+    value: int = 0
+
+    def __post_init__(self):
+        sys.stderr.write(f"got {self.value}\n")
+
+
+@pytest.mark.parametrize("experiment", [EXPERIMENT, ppo.make_experiment])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--run.num-envs", "0"], "run.num_envs must be at least 1: got 0"),
+        (["--pool.num-workers", "0"], "pool.num_workers must be at least 1: got 0"),
+    ],
+)
+def test_a_rejected_value_is_one_line_with_status_2(capsys, experiment, flags, message):
+    with pytest.raises(UserError):
+        parse_flags(experiment, flags)
+    with pytest.raises(SystemExit) as end:
+        cli(experiment, flags)
+    assert end.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"error: {message}\n"
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--agent.learning-rate", "high"], "could not convert string to float"),
+        (["--env.suite", "atary"], "invalid choice 'atary'"),
+        (["--run.nun-envs", "3"], "--run.num-envs"),
+    ],
+)
+def test_messages_of_the_parser_name_the_command_once(capsys, monkeypatch, flags, message):
+    monkeypatch.setattr("sys.argv", ["/place/experiments/ppo_cartpole.py"])
+    with pytest.raises(SystemExit) as end:
+        cli(EXPERIMENT, flags)
+    assert end.value.code == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("jaxsrl train ppo_cartpole --help") == 1
+    assert "/place" not in printed
+
+
+def test_experiment_command_is_that_of_a_name_or_a_file():
+    assert experiment_command("/place/experiments/ppo.py") == "jaxsrl train ppo"
+    assert experiment_command("mine/ppo.py") == "jaxsrl train mine/ppo.py"
+
+
+def test_output_of_a_successful_parse_stays(capsys):
+    assert parse_command_line(Loud, args=["--value", "3"]) == Loud(3)
+    assert capsys.readouterr().err == "got 3\ngot 3\n"
