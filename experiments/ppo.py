@@ -15,12 +15,15 @@ from jaxsrl.experiment import cli
 def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
     """Returns PPO with settings for the observations and actions of the environment."""
     spec = make_env(env).spec()
-    network = network_for(spec, NetworkConfig(hidden_sizes=(64, 64)))
+    is_continuous = has_floats(spec.action)
+    # With a deviation of 1 the bounds of actions would clip a third of all samples.
+    sizes = NetworkConfig(hidden_sizes=(64, 64), initial_log_std=-0.5 if is_continuous else 0.0)
+    network = network_for(spec, sizes)
     if network.torso in IMAGE_TORSOS:
         agent, run = _image_settings(), RunConfig(num_envs=16, rollout_length=128, total_env_steps=10_000_000)
     else:
         normalization = NormalizationConfig(observations=has_floats(spec.observation), rewards=True)
-        agent = _vector_settings(normalization, has_floats(spec.action))
+        agent = _vector_settings(normalization, is_continuous)
         run = RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000)
     run = dataclasses.replace(run, max_policy_lag=0, eval=EvalConfig(final_episodes=20))
     return Experiment(env, agent, network, run)

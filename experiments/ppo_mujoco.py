@@ -8,7 +8,8 @@ from jaxsrl.experiment import cli
 
 EXPERIMENT = Experiment(
     env=EnvConfig("HalfCheetah-v5"),
-    network=NetworkConfig(hidden_sizes=(64, 64)),
+    # With a deviation of 1 the bounds of actions would clip a third of all samples.
+    network=NetworkConfig(hidden_sizes=(64, 64), initial_log_std=-0.5),
     agent=PPOConfig(
         learning_rate=3e-4,
         learning_rate_schedule=ScheduleConfig("linear"),
@@ -17,7 +18,13 @@ EXPERIMENT = Experiment(
         num_minibatches=32,
         normalization=NormalizationConfig(observations=True, rewards=True),
     ),
-    run=RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000, eval=EvalConfig(final_episodes=10)),
+    run=RunConfig(
+        num_envs=32,
+        rollout_length=64,
+        total_env_steps=1_000_000,
+        max_policy_lag=0,
+        eval=EvalConfig(final_episodes=10),
+    ),
 )
 
 if __name__ == "__main__":
