@@ -1,13 +1,16 @@
 """PoolVecEnv: the pool as a stable-baselines3 `VecEnv`, in place of SubprocVecEnv."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import methodcaller
 from typing import Any, cast
 
+import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
 from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[reportMissingImports]
     VecEnv,
     VecEnvIndices,
@@ -15,8 +18,10 @@ from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[r
 )
 
 from envpool_bridge.envs.env_functions import call_attribute, has_wrapper
+from envpool_bridge.envs.vector_requests import MaskedReset
 from envpool_bridge.vector_env import PoolVectorEnv
 from envpool_bridge.vector_env.arguments import EnvFn
+from envpool_bridge.vector_env.calls import spread_seeds
 from envpool_bridge.vector_env.results import Report, info_of, split
 
 
@@ -46,16 +51,8 @@ class PoolVecEnv(VecEnv):
 
     def reset(self) -> Any:
         """Starts new episodes with the seeds and options of `seed` and `set_options`; returns the observations."""
-        observations: Any = None
-        waiting = np.ones(self.num_envs, np.bool_)
-        while waiting.any():  # once for each distinct set of options
-            options = self._options[int(waiting.argmax())]
-            chosen = waiting & np.array([each == options for each in self._options])
-            observations, row_infos = self.pool.reset(seed=self._seeds, options={**options, "reset_mask": chosen})
-            infos: list[dict[str, Any]] = cast("Any", row_infos)
-            for row in np.flatnonzero(chosen).tolist():
-                self.reset_infos[row] = infos[row]
-            waiting &= ~chosen
+        options = [each or None for each in self._options]  # without options, environments receive None
+        observations, self.reset_infos = self.pool.reset_rows(self._seeds, options)
         self._reset_seeds()
         self._reset_options()
         return observations
@@ -102,15 +99,34 @@ class PoolVecEnv(VecEnv):
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """Returns the frame of each environment, or None where the render mode gives no array."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(f"images need the render_mode 'rgb_array', got {self.render_mode!r}", stacklevel=2)
+            return [None] * self.num_envs
         frames = self.pool.render() or ()
         return [frame if isinstance(frame, np.ndarray) else None for frame in frames]
 
     def _apply(self, function: Any, indices: VecEnvIndices) -> list[Any]:
-        return list(self.pool.apply(function, self._get_indices(indices)))
+        # stable-baselines3 indexes a list with them, so that -1 is the last environment
+        rows = [index + self.num_envs if -self.num_envs <= index < 0 else index for index in self._get_indices(indices)]
+        return list(self.pool.apply(function, rows))
 
 
 class _PoolOfRowInfos(PoolVectorEnv):
     """PoolVectorEnv whose infos are a list of one dict for each environment."""
+
+    def reset_rows(
+        self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]
+    ) -> tuple[Any, list[dict[str, Any]]]:
+        """Starts new episodes, each with its own seed and options; returns observations and infos."""
+        self._require_open()
+        self._require_idle("reset_async")
+        each = spread_seeds(seeds, self.num_envs)
+        self._lanes.request(
+            lambda rows: MaskedReset(tuple(each[rows]), pickled_options=cloudpickle.dumps(list(options[rows])))
+        )
+        self._state = AsyncState.WAITING_RESET
+        observations, infos = self.reset_wait()
+        return observations, cast("Any", infos)
 
     def _infos(self, lanes: Sequence[int], reports: list[Report], ends: np.ndarray) -> Any:
         infos, ended = [info_of(report) for report in reports], np.flatnonzero(ends)

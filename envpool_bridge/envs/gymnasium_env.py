@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from envpool_bridge.envs.closing import close_each
 from envpool_bridge.envs.concurrent_step import make_concurrent_step
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.action_reader import ActionReader
@@ -294,12 +295,9 @@ class GymnasiumRows:
         self._require(row, "info", f"expected a dict, got {validation.describe(info)}")
 
     def close(self) -> None:
-        """Closes the environments; idempotent."""
-        if self._concurrent is not None:
-            self._concurrent.close()
-        for env in self._envs:
-            env.close()
-        self._envs = []
+        """Closes the environments; idempotent. Raises the first exception of one after all have been closed."""
+        envs, self._envs = self._envs, []
+        close_each(envs if self._concurrent is None else [self._concurrent, *envs])
 
     def _env_actions(self, action: Tree) -> Sequence[Any]:
         """Returns actions in the form of the space's own `sample`."""

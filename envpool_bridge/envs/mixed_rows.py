@@ -83,7 +83,7 @@ def mixed_source(
     specs = [source.spec() for source in each]
     tasks = tuple(map(Task, names, map(float, shares)))
     for place in range(1, len(names)):
-        problem = _difference(specs[0], specs[place]) or _settings_difference(each[0], each[place])
+        problem = _difference(specs[0], specs[place]) or settings_difference(each[0], each[place])
         if problem:
             assigned = assign_tasks(tasks, _SEARCHED_ENVS)
             first, other = (
@@ -114,14 +114,20 @@ def _difference(first: EnvSpec, other: EnvSpec) -> str:
     return ""
 
 
-def _settings_difference(first: Any, other: Any) -> str:
-    """Describes the first difference of settings that rows of one worker share; "" if there is none."""
+def settings_difference(first: Any, other: Any, ignored: Sequence[str] = ()) -> str:
+    """Describes the first difference of settings that rows of one worker share; "" if there is none.
+
+    Args:
+        first: source of one environment.
+        other: source of another one.
+        ignored: settings that may differ, besides the environments and their names.
+    """
     if isinstance(first, ParallelSource) != isinstance(other, ParallelSource):
         return "one has several agents"
     shared = ParallelSource if isinstance(first, ParallelSource) else GymnasiumSource  # without a suite's own options
     for field in dataclasses.fields(shared):
         expected, given = getattr(first, field.name), getattr(other, field.name)
-        if field.name not in ("make_env", "env_id", "evaluation_env") and expected != given:
+        if field.name not in ("make_env", "env_id", "evaluation_env", *ignored) and expected != given:
             return f"{field.name} is {given!r}, not {expected!r}"
     return ""
 

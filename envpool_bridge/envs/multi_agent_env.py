@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from envpool_bridge.envs.closing import close_each
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.homogeneous_agents import HomogeneousAgents, are_homogeneous
 from envpool_bridge.envs.io.info_fields import write_infos
@@ -187,10 +188,9 @@ class ParallelRows:
             validation.raise_bad_output(self._named(row), self._row_ids[row], step, "reward", problem)
 
     def close(self) -> None:
-        """Closes the environments; idempotent."""
-        for env in self._envs:
-            env.close()
-        self._envs = []
+        """Closes the environments; idempotent. Raises the first exception of one after all have been closed."""
+        envs, self._envs = self._envs, []
+        close_each(envs)
 
     def _step_env(self, number: int, actions: dict[str, Any], out: StepRows) -> tuple[dict[str, Any], dict[str, Any]]:
         env, base = self._envs[number], number * self._spec.rows_per_env

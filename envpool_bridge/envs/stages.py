@@ -7,7 +7,8 @@ from typing import Any
 
 import gymnasium
 
-from envpool_bridge.envs.mixed_rows import MixedSource
+from envpool_bridge.envs.closing import close_each
+from envpool_bridge.envs.mixed_rows import MixedSource, settings_difference
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.protocol import EnvSource
@@ -25,7 +26,7 @@ def staged_source(sources: Sequence[EnvSource], env_id: str) -> OneByOneSource:
         env_id: name for messages and run directories.
 
     Raises:
-        UserError: fewer than two stages, environments that are stepped together, or unequal spaces.
+        UserError: fewer than two stages, environments that are stepped together, or unequal spaces or settings.
     """
     if len(sources) < 2:
         raise UserError(f"stages need at least two environments: got {len(sources)}")
@@ -38,10 +39,10 @@ def staged_source(sources: Sequence[EnvSource], env_id: str) -> OneByOneSource:
     for number, source in enumerate(sources):
         if type(source) is not type(last):
             raise UserError(f"stage {number} of {env_id} has environments of another kind than the last one")
-        problem = _difference(source.spec(), expected)
+        problem = _difference(source.spec(), expected) or settings_difference(last, source, ("stage",))
         if problem:
             raise UserError(
-                f"stages need equal spaces: stage {number} of {env_id} differs from the last one: {problem}"
+                f"stages need equal spaces and settings: stage {number} of {env_id} differs from the last one: {problem}"
             )
         same_kind: Any = source
         makers.append(same_kind.make_env)
@@ -120,8 +121,8 @@ class _Stages:
 
     def close(self) -> None:
         """Closes all environments; idempotent."""
-        while self._made:
-            self._made.popitem()[1].close()
+        made, self._made = self._made, {}
+        close_each(made.values())
 
     def _at(self, stage: int) -> Any:
         if not 0 <= stage < len(self._makers):

@@ -30,7 +30,7 @@ class MaskedReset(VectorRequest):
 
     Attributes:
         mask: true for the rows to reset; () for all rows.
-        pickled_options: options of the environments, which may contain objects of the user's script.
+        pickled_options: pickled list of each row's options, which may contain objects of the user's script.
     """
 
     mask: tuple[bool, ...] = ()

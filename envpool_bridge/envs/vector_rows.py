@@ -1,5 +1,6 @@
 """Rows of a vector environment: autoreset modes, partial resets, calls, attributes, and spaces that are sent as objects."""
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -12,6 +13,7 @@ import numpy as np
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode
 
+from envpool_bridge.envs.closing import close_each
 from envpool_bridge.envs.gymnasium_env import GymnasiumRows, MakeEnv
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
 from envpool_bridge.envs.protocol import EnvRows, FirstRows, ResetRequest, StepRows
@@ -83,8 +85,8 @@ class VectorRowsSource:
             except Exception as error:  # noqa: BLE001  raised by the constructor of the vector environment
                 failures[row] = describe_failure(f"{self.env_spec.env_id}, row {row_id}, making the environment", error)
         if failures:
-            for env in envs:
-                env.close()
+            with contextlib.suppress(Exception):  # the failures are reported
+                close_each(envs)
             return FailedRows(len(row_ids), failures)
         return VectorRows(envs, self, row_ids)
 
@@ -215,7 +217,7 @@ class VectorRows(GymnasiumRows):
         failures: dict[int, RowFailure] = {}
         for row in rows:
             try:
-                observation, infos[row] = self._reset_row(row, request.seeds[row], options)
+                observation, infos[row] = self._reset_row(row, request.seeds[row], options[row])
                 observations.append(observation)
             except WorkerError as error:
                 failures[row] = self._failure(row, "reset", error)
@@ -238,7 +240,8 @@ class VectorRows(GymnasiumRows):
     def _env_actions(self, action: Tree) -> Sequence[Any]:
         if self._object_actions is not None:
             return self._object_actions
-        return super()._env_actions(action)
+        # NaN is for the environment to judge: the caller's policy is its own.
+        return self._actions.read(action)
 
     def _call_envs(self, actions: Sequence[Any]) -> list[Any]:
         results: list[Any] = []

@@ -30,6 +30,7 @@ from concurrent.futures import Future
 
 from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.supervisor.warm_spare import MAX_DESCRIPTORS, Spare, import_all, prepare_and_wait
+from envpool_bridge.worker.process_tuning import flush_output
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -264,19 +265,22 @@ class _Server:
         self._spare = Spare(pid, ours)
 
     def _fork(self, body: Callable[[], object]) -> int:
+        flush_output()  # otherwise the child would write it again
         pid = os.fork()
         if pid == 0:
             self._connection.close()
             if self._spare is not None:
                 self._spare.close()
+            status = 0
             try:
                 kill_on_parent_exit(self._pid)
                 prefer_oom_kill()
                 _restore_stop_signals_in_forks()
                 body()
-            except BaseException:  # noqa: BLE001  the worker that replaces a failed spare reports the error
-                os._exit(1)
-            os._exit(0)
+            except BaseException:  # noqa: BLE001  a worker reports its error itself, and the one that replaces a failed spare
+                status = 1
+            flush_output()
+            os._exit(status)
         return pid
 
 

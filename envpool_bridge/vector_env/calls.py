@@ -9,8 +9,9 @@ from gymnasium import Space
 from gymnasium.vector.utils import iterate
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import DiscreteSpec, LeafSpec, MultiDiscreteSpec, SpecTree
-from envpool_bridge.spec.tree import Tree, map_leaves
+from envpool_bridge.spec.encoding import IntegerRange
+from envpool_bridge.spec.specs import ArraySpec, LeafSpec, SpecTree
+from envpool_bridge.spec.tree import Tree, items, map_leaves, shown_path, unflatten
 
 
 def spread_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
@@ -49,36 +50,55 @@ def split_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[tuple[boo
     return tuple(mask.tolist()), {name: value for name, value in options.items() if name != "reset_mask"}
 
 
-def action_arrays(spec: SpecTree, space: Space, actions: Any, count: int) -> Tree:
-    """Converts actions to arrays, [count, *shape] a leaf.
+class ActionArrays:
+    """Conversion of actions to arrays.
 
     Args:
         spec: spec of one action.
         space: of the actions of all environments, for messages.
-        actions: in the structure of `space`.
-        count: number of actions.
-
-    Raises:
-        TypeError: one number in place of one for each environment.
-        UserError: another structure, number, shape or kind of number.
     """
-    try:
-        return map_leaves(partial(_action_array, count), spec, actions)
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        kind = TypeError if isinstance(error, TypeError) else UserError
-        got = f"got {type(actions).__name__}: {error}"
-        raise kind(f"expected actions as action_space.sample() gives them ({space}), {got}") from error
+
+    def __init__(self, spec: SpecTree, space: Space) -> None:
+        self._space = space
+        self._leaves = unflatten(spec, [_ActionLeaf(shown_path("action", path), leaf) for path, leaf in items(spec)])
+
+    def convert(self, actions: Any, count: int) -> Tree:
+        """Returns actions in the structure of the space as arrays, [count, *shape] a leaf.
+
+        Raises:
+            TypeError: one number in place of one for each environment.
+            UserError: another structure, number, shape or kind of number, or integers that shared memory cannot hold.
+        """
+        try:
+            return map_leaves(partial(_ActionLeaf.convert, count=count), self._leaves, actions)
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            kind = TypeError if isinstance(error, TypeError) else UserError
+            got = f"got {type(actions).__name__}: {error}"
+            raise kind(f"expected actions as action_space.sample() gives them ({self._space}), {got}") from error
 
 
-def _action_array(count: int, leaf: LeafSpec, values: Any) -> np.ndarray:
-    array = np.asarray(values)
-    if not array.ndim:
-        raise TypeError(f"one value for {count} environments")
-    if array.shape != (count, *leaf.stored_shape):
-        raise ValueError(f"expected shape {(count, *leaf.stored_shape)}, got {array.shape}")
-    if isinstance(leaf, DiscreteSpec | MultiDiscreteSpec) and array.dtype.kind not in "iub":
-        raise ValueError(f"expected integers, got dtype {array.dtype}")
-    return array
+class _ActionLeaf:
+    """Conversion of one leaf; `name` is for messages."""
+
+    def __init__(self, name: str, leaf: LeafSpec) -> None:
+        self._name, self._shape = name, leaf.stored_shape
+        self._kinds, self._kind_name = ("iub", "integers") if not isinstance(leaf, ArraySpec) else ("iubf", "numbers")
+        self._range = IntegerRange(leaf)
+
+    def convert(self, values: Any, count: int) -> np.ndarray:
+        array = np.asarray(values)
+        if not array.ndim:
+            raise TypeError(f"one value for {count} environments")
+        if array.shape != (count, *self._shape):
+            raise ValueError(f"expected shape {(count, *self._shape)}, got {array.shape}")
+        if array.dtype.kind not in self._kinds:
+            raise ValueError(f"expected {self._kind_name}, got dtype {array.dtype}")
+        outside = self._range.first_outside(array)
+        if outside is not None:  # shared memory would hold another action, and perhaps a legal one
+            (row, *place), expected = outside
+            at = f" at {place}" if place else ""
+            raise ValueError(f"row {row}, {self._name}: expected {expected}{at}, got {array[(row, *place)]}")
+        return array
 
 
 def action_objects(space: Space, actions: Any, count: int) -> list[Any]:

@@ -30,7 +30,7 @@ from envpool_bridge.vector_env.arguments import (
     row_spec,
     validate_no_custom_space,
 )
-from envpool_bridge.vector_env.calls import action_arrays, action_objects, split_mask, spread_seeds
+from envpool_bridge.vector_env.calls import ActionArrays, action_objects, split_mask, spread_seeds
 from envpool_bridge.vector_env.lanes import Lanes
 from envpool_bridge.vector_env.results import Report, add_finals, first_infos, raise_failure, stack_infos
 
@@ -134,6 +134,7 @@ class PoolVectorEnv(VectorEnv):
         acted = array_spec("action", action, name)
         self._has_objects, self._acts_by_objects = observed is None, acted is None
         spec = row_spec(name, observed, acted)
+        self._actions = ActionArrays(spec.action, self.action_space)
         spaces = (self.single_observation_space, action)
         source = VectorRowsSource(
             functions, spec, spaces, mode == "same", self.autoreset_mode, observed is None, acted is None
@@ -168,10 +169,9 @@ class PoolVectorEnv(VectorEnv):
     ) -> None:
         """Sends a reset; `reset_wait` returns its results."""
         self._require_open()
-        seeds = spread_seeds(seed, self.num_envs)
-        self._require_idle("reset_async")
-        mask, options = split_mask(options, self.num_envs)
-        pickled = cloudpickle.dumps(options)
+        seeds, (mask, options) = spread_seeds(seed, self.num_envs), split_mask(options, self.num_envs)
+        self._require_idle("a masked reset" if mask else "reset_async")  # it would lose the results of other rows
+        pickled = cloudpickle.dumps([options] * self._lanes.pool.shape.rows_per_part)
         self._lanes.request(lambda rows: MaskedReset(tuple(seeds[rows]), mask=mask[rows], pickled_options=pickled))
         self._state = AsyncState.WAITING_RESET
 
@@ -194,7 +194,7 @@ class PoolVectorEnv(VectorEnv):
             each = action_objects(self.action_space, actions, self.num_envs)
             self._lanes.request(lambda rows: ObjectStep(actions=cloudpickle.dumps(each[rows])))
         else:
-            arrays = action_arrays(self._lanes.pool.spec.action, self.action_space, actions, self.num_envs)
+            arrays = self._actions.convert(actions, self.num_envs)
             for lane, rows in zip(self._lanes.all, self._lanes.rows, strict=True):
                 self._lanes.act(lane, take(arrays, rows))
         self._state = AsyncState.WAITING_STEP
@@ -225,7 +225,7 @@ class PoolVectorEnv(VectorEnv):
         if self._acts_by_objects:
             raise UserError(f"send needs actions that are arrays, got {self.single_action_space}: use step")
         env_id = np.arange(self.num_envs) if env_id is None else np.asarray(env_id)
-        arrays = action_arrays(self._lanes.pool.spec.action, self.action_space, actions, len(env_id))
+        arrays = self._actions.convert(actions, len(env_id))
         lanes = self._lanes.lanes_of(env_id)
         if not set(lanes).isdisjoint(self._sent):
             raise AlreadyPendingCallError("send needs a recv before it: these environments are in a step", "send")

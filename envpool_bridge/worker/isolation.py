@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from envpool_bridge.envs.closing import close_each
 from envpool_bridge.envs.protocol import (
     EnvRows,
     EnvSource,
@@ -133,9 +134,8 @@ class IsolatedRows:
         """Does nothing: `step` validates every step."""
 
     def close(self) -> None:
-        """Closes all environments."""
-        for env in self._envs:
-            env.inside.close()
+        """Closes all environments. Raises the first exception of one after all have been closed."""
+        close_each([env.inside for env in self._envs])
 
     def _make(self, rows: slice) -> EnvRows:
         inside = self._source.make_rows(self._row_ids[rows], self._run_seed, False)
@@ -173,6 +173,7 @@ class IsolatedRows:
         shown = map_leaves(np.copy, env.shown)
         env.plays = False
         if env.broken and env.budget.grant(monotonic(), made_progress) is None:
+            self._close_broken(env)
             env.inside, env.plays = env.repeat(shown, out), True
             self.on_disabled(env.count)
             return
@@ -192,9 +193,12 @@ class IsolatedRows:
             env.repeat(shown, out)
 
     def _replace(self, env: _Environment) -> None:
+        self._close_broken(env)
+        env.inside = self._make(env.rows)
+
+    def _close_broken(self, env: _Environment) -> None:
         with contextlib.suppress(Exception):  # a broken environment may fail to close as well
             env.inside.close()
-        env.inside = self._make(env.rows)
 
     def _report(self, error: Exception) -> None:
         self.on_failure(f"{error}; its episode is dropped\n{''.join(traceback.format_exception(error))}")

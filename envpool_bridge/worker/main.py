@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from envpool_bridge.faults import failpoint
-from envpool_bridge.worker.process_tuning import collect_garbage_rarely, wake_on_time
+from envpool_bridge.worker.process_tuning import collect_garbage_rarely, flush_output, wake_on_time
 from envpool_bridge.worker.worker import NUM_DESCRIPTORS, STACK_SIGNAL, ErrorMessage, Worker, WorkerConfig
 
 
@@ -49,4 +49,5 @@ def main(descriptors: Sequence[int]) -> None:
             connection.send(ErrorMessage(type(error).__name__, str(error), text))
         except OSError:
             traceback.print_exc()
+        flush_output()
         os._exit(1)

@@ -1,8 +1,10 @@
-"""Settings of an environment process: timer slack and garbage collection."""
+"""Settings of an environment process, timer slack and garbage collection, and the output it has not written yet."""
 
+import contextlib
 import ctypes
 import gc
 import os
+import sys
 
 _PR_SET_TIMERSLACK = 29  # linux/prctl.h
 _NEW_OBJECTS = 50_000  # between two garbage collections; Python's own setting is 700
@@ -33,3 +35,10 @@ def collect_garbage_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS, 20, 100)
+
+
+def flush_output() -> None:
+    """Writes what was printed: Python keeps it in memory where the output is a file or a pipe, and `os._exit` drops it."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # closed, or replaced by an environment
+            stream.flush()

@@ -5,6 +5,7 @@ import pickle
 import random
 import signal
 import time
+import traceback
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
@@ -14,6 +15,7 @@ import cloudpickle
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
 import numpy as np
 
+from envpool_bridge.envs.closing import close_each
 from envpool_bridge.envs.protocol import (
     EnvRows,
     EnvSource,
@@ -227,8 +229,10 @@ class Worker:
             if not any(progressed):
                 self._waiter.wait(self._may_advance, _IDLE_SECONDS)
                 self._counters.post_waited(self._parts[0].part, self._waiter.waited_seconds)
-        for part in self._parts:
-            part.rows.close()
+        try:
+            close_each([part.rows for part in self._parts])
+        except Exception:  # noqa: BLE001  all steps are done: the parent has stopped reading messages
+            traceback.print_exc()
 
     def _start(self, part: Part, request: ResetRequest) -> None:
         sequence = self._counters.actions_posted(part.lane) // self._rollout_length

@@ -80,7 +80,7 @@ def test_steps_equal_dummy_vec_env(both):
             assert_same(*[vec_env.reset() for vec_env in both])
             assert [info["seed"] for info in both[0].reset_infos] == [info["seed"] for info in both[1].reset_infos]
             for mine, other in zip(both[0].reset_infos, both[1].reset_infos, strict=True):
-                assert (mine["options"] or {}) == (other["options"] or {})
+                assert mine["options"] == other["options"]
         actions = rng.integers(0, 2, 4)
         ours, theirs = [vec_env.step(actions) for vec_env in both]
         for mine, other in zip(ours[:3], theirs[:3], strict=True):
@@ -90,6 +90,28 @@ def test_steps_equal_dummy_vec_env(both):
         assert [info["episodes"] for info in both[0].reset_infos] == [info["episodes"] for info in both[1].reset_infos]
 
 
+def test_options_equal_dummy_vec_env(both):
+    maps = [np.array([1, 2]), np.array([3, 4])]
+    for options in (None, {}, {"map": maps[0]}, [{"map": maps[0]}, {"map": maps[1]}, {}, {"map": maps[0]}]):
+        received = []
+        for vec_env in both:
+            if options is not None:
+                vec_env.set_options(options)
+            vec_env.seed(3)
+            vec_env.reset()
+            received.append([(info["seed"], info["options"], info["episodes"]) for info in vec_env.reset_infos])
+        np.testing.assert_equal(*received)  # None where there are no options, and one reset of each environment
+
+
+def test_images_need_the_render_mode_of_arrays():
+    vec_env = PoolVecEnv([partial(gymnasium.make, "CartPole-v1")] * 2, num_workers=1)
+    try:
+        with pytest.warns(UserWarning, match="images need the render_mode 'rgb_array', got None"):
+            assert vec_env.get_images() == [None, None]
+    finally:
+        vec_env.close()
+
+
 def test_methods_equal_dummy_vec_env(both):
     for vec_env in both:
         vec_env.reset()
@@ -97,6 +119,8 @@ def test_methods_equal_dummy_vec_env(both):
         assert vec_env.get_attr("note") == ["second", "first", "second", "first"]
         assert vec_env.env_method("add", 10, indices=[3, 1]) == [15, 12]
         assert vec_env.env_method("add", number=1, indices=0) == [2]
+        assert vec_env.env_method("add", 10, indices=[-1, 0, -4]) == [15, 11, 11]
+        assert vec_env.get_attr("length", indices=-1) == [5]
         assert vec_env.env_is_wrapped(Monitor) == [False] * 4
         assert vec_env.has_attr("length")
         assert not vec_env.has_attr("missing")

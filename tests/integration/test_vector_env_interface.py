@@ -296,7 +296,7 @@ def test_wrong_actions_are_rejected_before_any_step(make):
     env.reset()
     with pytest.raises(TypeError, match="got int: one value for 4 environments"):
         env.step(0)
-    for actions in ([0] * 3, [0] * 5, np.zeros((4, 1), int), np.zeros(4)):
+    for actions in ([0] * 3, [0] * 5, np.zeros((4, 1), int), np.zeros(4), [0, 0, 2**32 + 1, 0]):
         with pytest.raises(UserError, match="expected actions as action_space.sample"):
             env.step(actions)
     assert env.get_attr("count") == (0,) * 4

@@ -5,6 +5,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import SyncVectorEnv
 
 from envpool_bridge.vector_env import PoolVectorEnv
@@ -102,3 +103,25 @@ def test_a_lane_that_is_held_back_delays_no_other_lane(num_workers):
     finally:
         for env in (ours, *theirs):
             env.close()
+
+
+def test_a_masked_reset_needs_the_results_of_all_rows():
+    env = PoolVectorEnv(MAKE, 4, num_workers=1, lanes_per_worker=2, timeout_seconds=20.0)
+    ones = np.ones(4, int)
+    try:
+        env.reset(seed=0)
+        env.send(ones)
+        rows = env.recv()[4]["env_id"]
+        mask = np.isin(np.arange(4), rows)
+        with pytest.raises(AlreadyPendingCallError, match="a masked reset needs a recv of all results before it"):
+            env.reset(options={"reset_mask": mask})
+        assert env.recv()[1].tolist() == [1.0, 1.0], "the results of the other rows are not lost"
+        env.reset(options={"reset_mask": mask})
+        assert env.get_attr("_elapsed_steps") == tuple(0 if each else 1 for each in mask)
+        env.send(ones)
+        env.reset()
+        assert env.get_attr("_elapsed_steps") == (0,) * 4, "a reset of all rows replaces their results"
+        with pytest.raises(NoAsyncCallError):
+            env.recv()
+    finally:
+        env.close()

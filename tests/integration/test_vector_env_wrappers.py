@@ -5,7 +5,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector as vector_wrappers
@@ -78,6 +78,22 @@ def test_make_vec_accepts_ids_that_workers_never_register(monkeypatch):
             assert env.reset()[0].tolist() == [[7.0, 0.0]] * 2
         finally:
             env.close()
+
+
+@pytest.mark.parametrize("mode", [None, "sync", "async", VectorizeMode.ASYNC])
+def test_make_vec_takes_gymnasiums_arguments_in_their_order(mode):
+    env = make_vec("CartPole-v1", 2, mode, {"num_workers": 1}, None, max_episode_steps=3)
+    try:
+        assert isinstance(env, PoolVectorEnv)
+        assert env.get_attr("_max_episode_steps") == (3, 3)
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("mode", ["vector_entry_point", VectorizeMode.VECTOR_ENTRY_POINT, "threads"])
+def test_make_vec_rejects_modes_that_are_no_pool(mode):
+    with pytest.raises(UserError, match="vectorization_mode must be None, 'sync' or 'async'"):
+        make_vec("CartPole-v1", 2, mode)
 
 
 def test_record_video_writes_the_frames_of_all_rows(tmp_path):

@@ -9,6 +9,8 @@ from envpool_bridge.spec.encoding import restored
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, LeafSpec, SpecTree
 from envpool_bridge.spec.tree import Tree, items, leaves, shown_path, unflatten
 
+_MAX_KEPT = 4096  # integers of a Discrete
+
 
 class ActionReader:
     """Reader of actions of several rows, [R, ...] a leaf, as a list of one action for each row.
@@ -78,11 +80,14 @@ class _LeafReader:
 
 
 class _DiscreteValues(dict[int, Any]):
-    """Numpy integers of a Discrete by stored value. A value outside the space is for the environment to judge."""
+    """Numpy integers of a Discrete by stored value. A value outside the space is for the environment to judge.
+
+    Only the first values are kept: a Discrete of millions would take seconds and hundreds of megabytes in each worker.
+    """
 
     def __init__(self, spec: DiscreteSpec) -> None:
         self._start, self._make = spec.start, np.dtype(spec.source_dtype).type
-        super().__init__((stored, self._make(spec.start + stored)) for stored in range(spec.num_values))
+        super().__init__((stored, self._make(spec.start + stored)) for stored in range(min(spec.num_values, _MAX_KEPT)))
 
     def __missing__(self, stored: int) -> Any:
         return self._make(self._start + stored)

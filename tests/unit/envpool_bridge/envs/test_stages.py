@@ -1,5 +1,7 @@
 """Environments of several stages: which one an episode is played in, what is rejected."""
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.mixed_rows import mixed_source
+from envpool_bridge.envs.probes.team import TEAM_PROBES
 from envpool_bridge.envs.stages import at_stage, staged_source
 from envpool_bridge.errors import UserError
 from tests.support.staged_env import StagedEnv, WideStagedEnv
@@ -63,6 +66,21 @@ def test_unequal_spaces_are_rejected():
         staged_source([GymnasiumSource(WideStagedEnv), *lengths(2)], "Wide")
     with pytest.raises(UserError, match="at least two"):
         staged_source(lengths(2), "One")
+
+
+def test_settings_that_stages_would_lose_are_rejected():
+    frames = ('{"frame_skip": 2}', '{"frame_skip": 4}')
+    with pytest.raises(UserError, match="stage 0 of ALE/Pong-v5 differs from the last one: action_repeat is 2, not 4"):
+        EnvConfig("ALE/Pong-v5", suite="atari", stages=frames).source()
+    team = sorted(TEAM_PROBES)[0]
+    with pytest.raises(
+        UserError, match=f"stage 0 of {team} differs from the last one: team_reward is 'sum', not 'own'"
+    ):
+        EnvConfig(team, suite="probe", stages=('{"team_reward": "sum"}', "{}")).source()
+    first, last = [
+        dataclasses.replace(source, stage=stage) for source, stage in zip(lengths(2, 3), (None, 1), strict=True)
+    ]
+    assert staged_source([first, last], "Steps").spec().stage == 1, "the stage of resets is the last source's own"
 
 
 def test_ids_and_arguments_name_stages():

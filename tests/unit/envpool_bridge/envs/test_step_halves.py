@@ -111,7 +111,7 @@ def vector_rows(make_env, mode):
     return source.make_rows(range(2), None, True), dataclasses.replace(out, observation=observation)
 
 
-FIRST_RESET = MaskedReset((0, 1), pickled_options=cloudpickle.dumps(None))
+FIRST_RESET = MaskedReset((0, 1), pickled_options=cloudpickle.dumps([None, None]))
 
 
 def calls_of_steps(rows, out, count):

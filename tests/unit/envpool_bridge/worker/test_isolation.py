@@ -93,3 +93,34 @@ def test_failing_resets_in_a_row_disable_an_environment():
     assert (slot.observation[3:, 0] == [0, 2]).all()
     with pytest.raises(WorkerError, match="this level cannot be generated"):
         play(set(range(100)))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_an_environment_that_is_given_up_is_closed(closes):
+    made = []
+
+    class Fails(Shows):
+        def __init__(self):
+            super().__init__(set())
+            self.is_closed = False
+            made.append(self)
+
+        def step(self, action):
+            raise RuntimeError("out of ideas")
+
+        def close(self):
+            self.is_closed = True
+            if not closes:
+                raise OSError("cannot close")
+
+    source, spec = GymnasiumSource(Fails, "Fails"), GymnasiumSource(lambda: Shows(set()), "Fails").spec()
+    (slot,) = allocate_slots(make_layout(spec, PoolShape(1, 1, 1, 1, T, 1), {}))
+    step_rows(slot, slice(0, T)).prepare()
+    rows = IsolatedRows(source, spec, [0], SEED, (1, 1e9))
+    rows.reset(EpisodeReset((0,), (None,)), first_rows(slot))
+    given_up = []
+    rows.on_disabled = given_up.append
+    for t in range(4):
+        rows.step(np.zeros(1, np.int32), step_rows(slot, t))
+    assert given_up == [1]
+    assert [env.is_closed for env in made] == [True, True], "the first one and its replacement"

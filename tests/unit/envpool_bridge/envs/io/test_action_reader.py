@@ -53,3 +53,10 @@ def test_action_reader_keeps_the_structure_of_mixed_actions():
         assert space.contains(action)
         assert action["button"] == together["button"][row]
         np.testing.assert_array_equal(action["force"], together["force"][row])
+
+
+def test_a_discrete_of_billions_needs_no_table_of_its_values():
+    space = spaces.Discrete(2_000_000_000, start=-5, dtype=np.int32)
+    actions = reader_of(space).read(np.asarray([0, 4095, 4096, 1_999_999_999], np.int32))
+    assert actions == [-5, 4090, 4091, 1_999_999_994]
+    assert {type(action) for action in actions} == {np.int32}
