@@ -56,7 +56,9 @@ DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_00
 
 @dataclasses.dataclass(frozen=True)
 class TD3Config:
-    """Hyper-parameters; the defaults are those of the authors' code, but for `replay.min_size` (25,000 there). Noise is in units of actions scaled to [-1, 1].
+    """Hyper-parameters; the defaults are those of the authors' code, but for `replay.min_size` (25,000 there).
+
+    Noise is in units of actions scaled to [-1, 1].
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.

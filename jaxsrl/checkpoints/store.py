@@ -215,7 +215,11 @@ class CheckpointStore:
         on_damage: Callable[[Path, CorruptCheckpointError], str],
         last: int | None = None,
     ) -> Restored | None:
-        """Returns the newest checkpoint that `load` loads, with what `on_damage` says of newer ones."""
+        """Returns the newest checkpoint that `load` loads, with what `on_damage` says of newer ones; None without any.
+
+        Raises:
+            UserError: all are damaged, without a limit `last`.
+        """
         problems: list[str] = []
         for step in reversed([step for step in self.steps() if last is None or step <= last]):
             path = self.directory / str(step)
@@ -225,7 +229,7 @@ class CheckpointStore:
                 problems.append(on_damage(path, error))
                 continue
             return step, arrays, metadata, problems
-        if problems:
+        if problems and last is None:
             raise UserError("no checkpoint of this run is whole:\n  " + "\n  ".join(problems))
         return None
 

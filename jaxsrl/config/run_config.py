@@ -181,7 +181,8 @@ class RunConfig:
             raise UserError(
                 "run.init_only and init_optimizer choose what to take: use --run.init-from RUN[@TAG] with them"
             )
-        _validate_stop_rules(self)
+        if self.plateau_env_steps and not self.eval.every:
+            raise UserError("run.plateau_env_steps compares evaluations: use --eval.every 100000 with it")
         if self.curriculum.is_on and not self.eval.every:
             raise UserError("curriculum.returns are returns of evaluations: use --eval.every 20000 with it")
         if not 0.0 < self.stall_timeout_seconds <= _LONGEST_WAIT_SECONDS:
@@ -233,19 +234,6 @@ class RunConfig:
         """Returns the number of updates that the budget takes, rounded up; `with_gradient_budget` limits the env steps first."""
         budget = (self.gradient_steps or OFFLINE_STEPS) if self.is_offline else self.total_env_steps
         return -(-budget // self.env_steps_per_update)
-
-
-def _validate_stop_rules(run: RunConfig) -> None:
-    """Raises if a rule that stops the run would never see a return."""
-    if run.eval.every:
-        return
-    if run.plateau_env_steps:
-        raise UserError("run.plateau_env_steps compares evaluations: use --eval.every 100000 with it")
-    if run.is_offline and run.target_return is not None:
-        raise UserError(
-            f"run.target_return {run.target_return:g}: plan offline has no episodes but those of evaluations: use --eval.every "
-            f"{10 * run.dataset.gradient_steps_per_update} with it (gradient steps)"
-        )
 
 
 def _validate_roll_back(learner: LearnerConfig, checkpoint: CheckpointConfig) -> None:

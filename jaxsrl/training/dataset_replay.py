@@ -23,7 +23,7 @@ from jaxsrl.replay.sizes import is_recurrent
 
 
 def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec) -> None:
-    """Rejects a dataset that the plan has no place for, or that does not fit the agent and the environments.
+    """Rejects a dataset that the plan has no place for, or that does not fit; and a target that no episode can reach.
 
     Raises:
         UserError: says what was expected.
@@ -33,6 +33,11 @@ def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec)
         raise UserError(
             f"agent {agent.name} learns from whole recorded episodes: use --plan offline with --dataset.path DIRECTORY instead of "
             f"plan {plan.name}"
+        )
+    if plan.is_offline and config.target_return is not None and not config.eval.every:
+        raise UserError(
+            f"run.target_return {config.target_return:g}: plan offline has no episodes but those of evaluations: use --eval.every "
+            f"{10 * config.dataset.gradient_steps_per_update} with it (gradient steps)"
         )
     if not config.dataset.path:
         if plan.is_offline:

@@ -144,13 +144,19 @@ class RunCheckpoints:
                 f"finite, use a smaller learning rate, or keep more checkpoints (--checkpoint.max-to-keep "
                 f"{2 * setup.config.checkpoint.max_to_keep})"
             )
-        step, arrays, _, _ = restored
+        step, arrays, _, damaged = restored
+        for each in damaged:
+            setup.log(f"damaged checkpoint skipped: {each}")
         setup.log(f"{problem}{batch}: resumes from what the checkpoint of update {step} had learned")
         learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays))
         self._rolled_back_at, self._rolled_back_to = learner.num_updates, step
         self.saved_update = step
         if self._coordinator.is_main:  # no later roll-back or resume returns to what this one abandons
             self._store.remove(*[each for each in self._store.steps() if each > step])
+
+    def has_news(self, learner: AnyLearner) -> bool:
+        """Returns False while no update was finite since a roll-back: a checkpoint would only push out older ones."""
+        return learner.num_updates - learner.stats.skipped_span >= self._rolled_back_at
 
     def _warm_start(self) -> Restored | None:
         """Returns the learner state of a new run that starts with arrays of another one; None if it does not."""
@@ -178,10 +184,11 @@ class RunCheckpoints:
             arrays = without_replay(arrays)
         if has_same_env and has_same_seed and self._trainable.rows_fit(arrays):
             return arrays
-        setup.log(
-            "environments start new episodes: the checkpoint has no episodes that this plan can continue (another "
-            "environment, number of rows or kind of plan)"
-        )
+        if metadata.get("env_steps", 1):  # at 0 there are no episodes yet
+            setup.log(
+                "environments start new episodes: the checkpoint has no episodes that this plan can continue (another "
+                "environment, number of rows or kind of plan)"
+            )
         return without_rows(arrays)
 
     def _select_fitting(self, arrays: Arrays) -> Arrays:

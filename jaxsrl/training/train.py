@@ -107,7 +107,8 @@ class TrainingLoop:
         self._coordinator.send_metrics(learner.num_updates, self._trainable)
         if learner.too_many_nonfinite:
             self._roll_back(learner)
-        if config.checkpoint.interval_updates and learner.num_updates % config.checkpoint.interval_updates == 0:
+        interval = config.checkpoint.interval_updates
+        if interval and learner.num_updates % interval == 0 and self._checkpoints.has_news(learner):
             self._save(learner)
         if self._takes_episodes and (episodes := self._trainable.take_episodes()):
             self.call("on_episode", episodes)

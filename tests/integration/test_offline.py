@@ -272,6 +272,8 @@ def test_values_of_another_form_are_rejected(recorded, tmp_path):
 def test_what_does_not_fit_is_rejected_before_anything_starts(recorded, tmp_path):
     with pytest.raises(UserError, match="plan offline learns from a dataset: use --dataset.path"):
         experiment(tmp_path, recorded, dataset_path="").train(quiet=True)
+    with pytest.raises(UserError, match="run.target_return 5: plan offline .* use --eval.every"):
+        experiment(tmp_path, recorded, target_return=5.0).train(quiet=True)
     with pytest.raises(UserError, match="learns from what its own policy collects"):
         experiment(tmp_path, recorded, agent=PPOConfig()).train(quiet=True)
     with pytest.raises(UserError, match="expected the observation of Acrobot-v1"):

@@ -126,14 +126,6 @@ def test_rolling_back_needs_an_earlier_checkpoint(checkpoints):
         with_options(RunConfig(), {**options, **{f"checkpoint.{name}": value for name, value in checkpoints.items()}})
 
 
-def test_a_target_of_plan_offline_needs_evaluations():
-    options = {"plan": "offline", "target_return": 5.0}
-    with pytest.raises(UserError, match="run.target_return 5: plan offline .* use --eval.every 10000 with it"):
-        with_options(RunConfig(), options)
-    assert with_options(RunConfig(), {**options, "eval.every": 1000}).target_return == 5.0
-    assert with_options(RunConfig(), {"target_return": 5.0}).target_return == 5.0
-
-
 def test_a_setting_that_an_older_file_lacks_gets_its_default():
     assert from_json(RunConfig, {"seed": 7}) == RunConfig(seed=7)
 

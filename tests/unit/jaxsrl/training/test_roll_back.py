@@ -46,6 +46,10 @@ def run(path, counter, updates=24, **changes):
     return train(path, counter, **{**options, "total_env_steps": updates * 4, **changes})
 
 
+def damage(checkpoint):
+    (checkpoint / "MANIFEST.json").write_text("{")
+
+
 def steps(path):
     return CheckpointStore(path / "checkpoints").steps()
 
@@ -91,6 +95,22 @@ def test_roll_back_goes_further_back_without_a_finite_update(tmp_path):
         run(tmp_path, counter)
     assert counter.restored == [8, 4]
     assert counter.num_updates == 20
+
+
+def test_copies_do_not_push_out_older_checkpoints(tmp_path):
+    """Saves between a roll-back and the next finite update would hold what update 8 had learned."""
+    counter = Skipping(range(9, 25))
+    with pytest.raises(NotFiniteError, match="no checkpoint from before them is left"):
+        run(tmp_path, counter, checkpoint_interval_updates=2, checkpoint_max_to_keep=3)
+    assert counter.restored == [8, 6]  # the save at 10, before the first roll-back, removed 4
+
+
+def test_damaged_checkpoints_are_passed_over(tmp_path):
+    counter = Skipping(range(9, 25))
+    counter._on_step = lambda number: damage(tmp_path / "checkpoints" / "4") if number == 9 else None
+    with pytest.raises(NotFiniteError, match="no checkpoint from before them is left"):
+        run(tmp_path, counter)
+    assert counter.restored == [8]
 
 
 def test_error_does_not_advise_what_is_set(tmp_path):
