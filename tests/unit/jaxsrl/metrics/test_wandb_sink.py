@@ -89,7 +89,7 @@ def test_every_number_of_a_record_is_sent_over_env_steps(wandb, tmp_path):
 
 def test_a_missing_package_is_refused_with_the_extra_that_has_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match=r"pip install jaxsrl\[wandb\]"):
+    with pytest.raises(UserError, match=r"pip install 'jaxsrl\[wandb\]'"):
         WandbSink(OPTIONS, tmp_path)
 
 
