@@ -199,7 +199,7 @@ def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: E
     That of a run which was complete is read from there.
     """
     path, update = report.directory / "eval.json", report.num_updates
-    evaluation = None if report.seconds else read_same_evaluation(path, update, config)
+    evaluation = read_same_evaluation(path, update, config, has_trained=report.seconds > 0)
     if evaluation is None:
         source = in_workers(source, config.eval.processes, config.pool.supervision)
         episodes, params = config.eval.final_episodes, report.state.params

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,19 @@ def parse_command_line(kind: Any, **options: Any) -> Any:
     import tyro
 
     options = {"config": (tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed), **options}
+    if any(str(flag).startswith("--tyro-") for flag in options.get("args") or sys.argv[1:]):
+        return tyro.cli(kind, **{**options, "prog": None})  # prints a completion script, of the program that runs
+    handled = sys.exc_info()[1]  # of the caller
     printed = io.StringIO()  # console_outputs leaves the messages of rejected values
     try:
         with contextlib.redirect_stderr(printed):
             value = tyro.cli(kind, console_outputs=False, **options)
     except SystemExit as end:
-        if (error := _user_error(end)) is not None:
+        if (error := _user_error(end, handled)) is not None:
             raise error from None
+    except BaseException:
+        sys.stderr.write(printed.getvalue())
+        raise
     else:
         sys.stderr.write(printed.getvalue())
         return value
@@ -39,12 +46,16 @@ def parse_command_line(kind: Any, **options: Any) -> Any:
 def experiment_command(file: str) -> str:
     """Returns the command that trains the experiment in a file; its --help shows the flags."""
     path = Path(file)
-    return f"jaxsrl train {path.stem if path.parent.name == 'experiments' else path}"
+    folders = (Path("experiments").resolve(), Path(__file__).resolve().parents[2] / "experiments")
+    is_listed = path.resolve().parent in folders  # where `jaxsrl train NAME` looks
+    return f"jaxsrl train {path.stem if is_listed else shlex.quote(str(path))}"
 
 
-def _user_error(end: BaseException) -> UserError | None:
-    """Returns the UserError that tyro was handling when it ended."""
+def _user_error(end: BaseException, handled: BaseException | None) -> UserError | None:
+    """Returns the UserError that tyro was handling when it ended; `handled` is what its caller was handling."""
     error = end.__context__
-    while error is not None and not isinstance(error, UserError):
+    while error is not None and error is not handled:
+        if isinstance(error, UserError):
+            return error
         error = error.__context__
-    return error
+    return None

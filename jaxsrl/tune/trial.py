@@ -90,6 +90,8 @@ def train_trial(directory: Path, number: int) -> str:
     optuna, sweep = import_optuna(), read_sweep(directory)
     study = open_study(directory, sweep)
     stored = next(trial for trial in study.get_trials(deepcopy=False) if trial.number == number)
+    # As `python FILE` does: workers import modules next to the file too.
+    sys.path.insert(0, str(Path(sweep.experiment).resolve().parent))
     experiment = sweep.make_experiment(trial_options(sweep.parse_space(), stored.params))
     run = dataclasses.replace(experiment.run, name=trial_name(number), directory=str(directory))
     experiment = dataclasses.replace(experiment, run=run)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,16 @@ def test_a_complete_run_plays_its_final_episodes_once(tmp_path, monkeypatch):
     (first.directory / "eval.json").write_text("damaged")
     longer.train(quiet=True)
     assert len(played) == 6
+
+
+def test_a_killed_evaluation_leaves_none_of_other_parameters(tmp_path, monkeypatch):
+    experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path))
+    file = experiment.train(quiet=True).directory / "eval.json"
+    shutil.rmtree(file.parent / "checkpoints")
+    monkeypatch.setattr(jaxsrl.experiment, "evaluate", lambda *args, **options: {}["killed"])
+    with pytest.raises(KeyError, match="killed"):
+        experiment.train(quiet=True)
+    assert not file.exists()
 
 
 def test_train_takes_agent_and_environment_function(tmp_path, capsys):

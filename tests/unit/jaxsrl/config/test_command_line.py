@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from envpool_bridge.errors import UserError
-from experiments import ppo
+from experiments import ppo, ppo_cartpole
 from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.config.command_line import experiment_command, parse_command_line
 from jaxsrl.experiment import cli, parse_flags
@@ -50,21 +50,51 @@ def test_a_rejected_value_is_one_line_with_status_2(capsys, experiment, flags, m
     ],
 )
 def test_messages_of_the_parser_name_the_command_once(capsys, monkeypatch, flags, message):
-    monkeypatch.setattr("sys.argv", ["/place/experiments/ppo_cartpole.py"])
+    monkeypatch.setattr("sys.argv", [ppo_cartpole.__file__])
     with pytest.raises(SystemExit) as end:
         cli(EXPERIMENT, flags)
     assert end.value.code == 2
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("jaxsrl train ppo_cartpole --help") == 1
-    assert "/place" not in printed
+    assert "ppo_cartpole.py" not in printed
 
 
 def test_experiment_command_is_that_of_a_name_or_a_file():
-    assert experiment_command("/place/experiments/ppo.py") == "jaxsrl train ppo"
-    assert experiment_command("mine/ppo.py") == "jaxsrl train mine/ppo.py"
+    assert experiment_command(ppo.__file__) == "jaxsrl train ppo"
+    assert experiment_command("mine/my ppo.py") == "jaxsrl train 'mine/my ppo.py'"
+    assert (
+        experiment_command("/place/experiments/mine.py") == "jaxsrl train /place/experiments/mine.py"
+    )  # by path alone
 
 
 def test_output_of_a_successful_parse_stays(capsys):
     assert parse_command_line(Loud, args=["--value", "3"]) == Loud(3)
     assert capsys.readouterr().err == "got 3\ngot 3\n"
+
+
+def test_output_of_a_parse_that_fails_otherwise_stays(capsys):
+    @dataclasses.dataclass
+    class Broken(Loud):
+        def __post_init__(self):
+            super().__post_init__()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        parse_command_line(Broken, args=["--value", "3"])
+    assert capsys.readouterr().err == "got 3\n"
+
+
+def test_an_error_that_the_caller_handles_is_not_reported(capsys):
+    try:
+        raise UserError("outer")
+    except UserError:
+        with pytest.raises(SystemExit):
+            parse_command_line(Loud, args=["--valu", "3"])
+    assert "--valu" in capsys.readouterr().err
+
+
+def test_completion_scripts_are_printed_once(capsys):
+    with pytest.raises(SystemExit):
+        parse_flags(EXPERIMENT, ["--tyro-print-completion", "bash"], program="jaxsrl train ppo_cartpole")
+    assert capsys.readouterr().out.count("AUTOMATICALLY GENERATED") == 1

@@ -168,3 +168,20 @@ def test_the_places_of_runs_are_named_once():
     names = ", ".join(f'"{place}"' for place in get_args(RunsOn))
     package = Path(jaxsrl.__file__).parent
     assert [path.name for path in package.rglob("*.py") if names in path.read_text()] == ["runs_on.py"]
+
+
+def test_a_trial_finds_modules_next_to_its_experiment(monkeypatch, tmp_path):
+    """Workers take over the path, and unpickle environments of such modules."""
+
+    def make_experiment(options):
+        raise ImportError(sys.path[0])
+
+    sweep = SimpleNamespace(experiment=str(tmp_path / "mine.py"), parse_space=dict, make_experiment=make_experiment)
+    study = SimpleNamespace(get_trials=lambda deepcopy: [SimpleNamespace(number=0, params={})])
+    monkeypatch.setattr("jaxsrl.tune.trial.read_sweep", lambda directory: sweep)
+    monkeypatch.setattr("jaxsrl.tune.trial.open_study", lambda directory, sweep: study)
+    monkeypatch.setattr("jaxsrl.tune.trial.import_optuna", lambda: None)
+    monkeypatch.setattr("jaxsrl.tune.trial.trial_options", lambda space, params: {})
+    monkeypatch.setattr("sys.path", [*sys.path])
+    with pytest.raises(ImportError, match=str(tmp_path)):
+        train_trial(tmp_path, 0)
