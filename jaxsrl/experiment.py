@@ -199,8 +199,9 @@ def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: E
     That of a run which was complete is read from there.
     """
     path, update = report.directory / "eval.json", report.num_updates
-    evaluation = read_same_evaluation(path, update, config, has_trained=report.seconds > 0)
+    evaluation = None if report.seconds else read_same_evaluation(path, update, config)
     if evaluation is None:
+        path.unlink(missing_ok=True)  # of other parameters, which a killed evaluation would leave here
         source = in_workers(source, config.eval.processes, config.pool.supervision)
         episodes, params = config.eval.final_episodes, report.state.params
         evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
@@ -238,16 +239,14 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
     """
     module = import_file(path, "experiment")
     experiment = getattr(module, "EXPERIMENT", None)
-    make_experiment = getattr(module, "make_experiment", None)
+    make_experiment, program = getattr(module, "make_experiment", None), experiment_command(str(path))
     if experiment is None and callable(make_experiment):
-        return parse_flags(
-            cast("MakeExperiment", make_experiment), flags, module.__doc__, experiment_command(str(path))
-        )
+        return parse_flags(cast("MakeExperiment", make_experiment), flags, module.__doc__, program)
     if not isinstance(experiment, Experiment):
         raise UserError(
             f"{path} has no EXPERIMENT: expected EXPERIMENT = Experiment(...), as in the files of experiments/"
         )
-    return parse_flags(experiment, flags, module.__doc__, experiment_command(str(path)))
+    return parse_flags(experiment, flags, module.__doc__, program)
 
 
 def parse_flags(

@@ -129,7 +129,7 @@ def parse(arguments: Sequence[str]) -> Command:
         UserError: there is no such command, or an option looks like a misspelled one of a command that passes flags on.
         SystemExit: the command line is otherwise invalid (2), or requests --help (0).
     """
-    arguments = [argument if number else argument.replace("_", "-") for number, argument in enumerate(arguments)]
+    arguments = [*(name.replace("_", "-") for name in arguments[:1]), *arguments[1:]]
     if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
         raise UserError(f"there is no command {arguments[0]!r}: {_suggest_command(arguments[0])}")
     kind = COMMANDS.get(arguments[0]) if arguments else None

@@ -16,14 +16,11 @@ def write_final_evaluation(path: Path, update: int, evaluation: EvaluationReport
     write_json(path, {"update": update, **evaluation.to_json(), **episodes})
 
 
-def read_same_evaluation(path: Path, update: int, config: RunConfig, has_trained: bool) -> EvaluationReport | None:
+def read_same_evaluation(path: Path, update: int, config: RunConfig) -> EvaluationReport | None:
     """Returns the evaluation in a file if a run with this configuration would play the same one; otherwise None.
 
-    Files of several agents, of older versions and of `jaxsrl evaluate` lack episodes: these are played again. After training the
-    file is of other parameters and removed, so that a killed evaluation leaves none.
+    Files of several agents, of older versions and of `jaxsrl evaluate` lack episodes: these are played again.
     """
-    if has_trained:
-        path.unlink(missing_ok=True)
     if config.checkpoint.partial_restore or not path.exists():
         return None
     try:

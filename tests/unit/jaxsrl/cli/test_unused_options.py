@@ -7,7 +7,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.commands.population import TrainPopulation
-from jaxsrl.cli.main import main
+from jaxsrl.cli.main import main, parse
 from jaxsrl.cli.unused_options import validate_passed_on
 from jaxsrl.cluster.ray import local_cluster
 from jaxsrl.machine import run_tasks
@@ -71,6 +71,10 @@ def test_misspelled_options_and_commands_get_a_suggestion(capsys, arguments, mes
     printed = rejection(capsys, arguments.split())
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_commands_are_found_with_underscores_too():
+    assert type(parse(["record_sets", "ppo", "--out", "x"])).__name__ == "RecordSets"
 
 
 def test_flags_of_the_experiment_are_passed_on():

@@ -61,15 +61,17 @@ def evaluate(out, update, mean):
     append_evaluation(out / "run", Evaluation(update, update, update, "greedy", mean, 0.0, mean, mean, 1.0, 10, 0, 0.0))
 
 
-def write(out, sizes=SIZES, env: EnvConfig | None = ENV):
-    return make_sets(out / "run", out, sizes, lambda line: None, env)
+def write(out, sizes=SIZES, env: EnvConfig | None = ENV, show=lambda line: None):
+    return make_sets(out / "run", out, sizes, show, env)
 
 
 @pytest.mark.slow
 def test_sets_are_played_in_the_experiments_environment(out):
     with pytest.raises(UserError, match="trust_env=True"):
         write(out, env=None)
-    rows = write(out)
+    lines = []
+    rows = write(out, show=lines.append)
+    assert any("medium and expert are one version, update 1" in line for line in lines)
     assert [row["set"] for row in rows] == list(SETS)
     assert open_dataset(out / "expert").manifest.env == to_json(ENV)
 
@@ -92,4 +94,6 @@ def test_sets_of_other_options_are_rejected(out):
     with pytest.raises(UserError, match="medium-expert was written with merged "):
         write(out)
     shutil.rmtree(out / "medium-expert")
-    assert [row["set"] for row in write(out)] == list(SETS)
+    lines = []
+    assert [row["set"] for row in write(out, show=lines.append)] == list(SETS)
+    assert not any("one version" in line for line in lines)
