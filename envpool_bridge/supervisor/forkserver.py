@@ -140,7 +140,7 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
     with socket_of_server:
         try:
             path = [entry for entry in sys.path if isinstance(entry, str)]  # imports ignore other entries
-            command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(path), str(descriptor), str(os.getpid())]
+            command = [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(path), str(descriptor), str(os.getpid())]
             # A terminal and `timeout` signal the main process's group. The server, its workers and the programs that environments
             # start are in another group.
             process = subprocess.Popen(

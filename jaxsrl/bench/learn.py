@@ -6,7 +6,6 @@ import json
 import shlex
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.bench.rivals.sb3_ppo import EPISODES
 from jaxsrl.bench.turns import take_turns
 from jaxsrl.machine.bound_command import bound_command
+from jaxsrl.machine.python_command import jaxsrl_command
 from jaxsrl.machine.run_tasks import Process, Task, start_here, stop_processes
 from jaxsrl.metrics.record_file import ELAPSED, RETURN, RecordFile
 from jaxsrl.terminal.progress import show_line
@@ -157,7 +157,7 @@ def learn_with_jaxsrl(task: LearnTask, seed: int, flags: Sequence[str], limit_se
     """
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory, "output.txt")
-        command = [sys.executable, "-m", "jaxsrl.cli.main", "train", task.experiment, "--env.id", task.env_id]
+        command = jaxsrl_command("train", task.experiment, "--env.id", task.env_id)
         command += ["--run.total-env-steps", str(task.env_steps), "--metrics.interval-seconds", "0.05"]
         command += ["--metrics.no-tensorboard", "--eval.final-episodes", "0", *flags, "--run.seed", str(seed)]
         command += ["--run.directory", directory, "--run.name", "run"]

@@ -15,6 +15,7 @@ import cloudpickle
 
 from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor.forkserver import kill_on_parent_exit
+from jaxsrl.machine.python_command import module_command
 
 _SAMPLE_SECONDS = 0.25
 _ANSWERS = """
@@ -48,7 +49,7 @@ def run_module(
         UserError: the function raised it.
         RuntimeError: the function failed otherwise, or took too long.
     """
-    command = [sys.executable, "-m", module, json.dumps(settings), str(os.getpid())]
+    command = module_command(module, json.dumps(settings), str(os.getpid()))
     deadline = time.monotonic() + limit_seconds
     with killed_at_exit(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)) as process:
         while True:
@@ -77,7 +78,7 @@ def answer_settings(function: Callable[..., Any]) -> None:
 def local_devices(environment: Mapping[str, str] | None = None) -> tuple[str, int, str]:
     """Returns platform, number and kind of jax's devices from a separate process, so that this one uses none of them."""
     code = "import jax; devices = jax.local_devices(); print(devices[0].platform, len(devices), devices[0].device_kind)"
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=_START_SECONDS)
     platform, number, kind = done.stdout.splitlines()[-1].split(" ", 2)
     return platform, int(number), kind

@@ -53,7 +53,7 @@ class Evaluator:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, "bufsize": 0}
         with _memory_file(cloudpickle.dumps((agent, source))) as file, open(output, "ab") as log:
             path = [entry for entry in sys.path if isinstance(entry, str)]  # imports ignore other entries
-            command = bound_command([sys.executable, "-c", _PROGRAM, str(file), json.dumps(path)])
+            command = bound_command([sys.executable, "-P", "-c", _PROGRAM, str(file), json.dumps(path)])
             # Inherited: a signal to the group, which the run handles, must not end the process before `serve` ignores it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             try:

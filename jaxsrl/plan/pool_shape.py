@@ -39,9 +39,11 @@ def pool_shape(
         )
     parts = workers * lanes
     if run.num_envs % (parts * replicas):
+        # Who asks for fewer rows than parts wants few rows.
+        smaller = " or fewer --pool.num-workers and --pool.lanes-per-worker" if run.num_envs < parts * replicas else ""
         raise UserError(
             f"{where}: fragment environments: {run.num_envs} rows do not divide over {run.pool.num_workers} workers x "
-            f"{lanes} lanes: use --run.num-envs {nearest_multiple(run.num_envs, parts * replicas)}"
+            f"{lanes} lanes: use --run.num-envs {nearest_multiple(run.num_envs, parts * replicas)}{smaller}"
         )
     # The learner reads one slot while workers fill the next ones, as many as the lag allows.
     return PoolShape(

@@ -1,5 +1,7 @@
 """Collectors and host replay of a run on this machine."""
 
+import contextlib
+
 from agents.api import ReplayAgent
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.collect.actor_pool import ActorCollector
@@ -70,13 +72,17 @@ class CollectorFactory:
         setup, plan = self._setup, self._setup.plan
         shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
         dataset, limit = setup.config.dataset, setup.config.stall_timeout_seconds
-        client = LocalReplayClient(own_replay(agent.data, dataset), shapes, limit)
-        if dataset.path:
-            client = MixedReplayClient(
-                client, make_fixed_client(dataset, fixed_replay(agent.data, dataset), agent, setup.spec, limit)
-            )
-        mesh = HostReplayMesh(devices_of(plan.learner))
-        return HostReplay(agent, mesh, setup.keys.update, client, self.open_preparer(agent))
+        with contextlib.ExitStack() as opened:
+            client = experience = LocalReplayClient(own_replay(agent.data, dataset), shapes, limit)
+            opened.callback(experience.close)
+            if dataset.path:
+                fixed = make_fixed_client(dataset, fixed_replay(agent.data, dataset), agent, setup.spec, limit)
+                opened.callback(fixed.close)
+                client = MixedReplayClient(experience, fixed)
+            mesh = HostReplayMesh(devices_of(plan.learner))
+            replay = HostReplay(agent, mesh, setup.keys.update, client, self.open_preparer(agent))
+            opened.pop_all()  # the replay owns the client
+        return replay
 
     def open_preparer(self, agent: ReplayAgent) -> SamplePreparer | None:
         """Returns what prepares samples next to the learner, for its replay to close; None if the learner prepares them."""

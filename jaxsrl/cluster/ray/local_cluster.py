@@ -25,6 +25,7 @@ from jaxsrl.cluster.ray.local_nodes import ENVIRONMENT, RECONNECT
 from jaxsrl.cluster.ray.token import make_token, read_again, token_of
 from jaxsrl.machine.default_environment import default_environment
 from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.machine.python_command import module_command
 
 _QUIET = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
 _MIN_STORE_BYTES = 100 << 20
@@ -115,8 +116,7 @@ class LocalCluster:
         _connect(address, self._token)
 
     def _start(self, cores: int, store_bytes: int) -> "subprocess.Popen[str]":
-        program = [sys.executable, "-m", "jaxsrl.cluster.ray.local_nodes"]
-        command = [*program, str(self.directory), str(cores), str(store_bytes)]
+        command = module_command("jaxsrl.cluster.ray.local_nodes", str(self.directory), str(cores), str(store_bytes))
         path = os.pathsep.join([entry or os.getcwd() for entry in sys.path])
         log = self.directory / "nodes.log"
         with log.open("w") as output:

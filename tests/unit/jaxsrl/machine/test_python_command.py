@@ -6,18 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from jaxsrl.machine.python_command import jaxsrl_command, python_command
+from jaxsrl.machine.python_command import jaxsrl_command, module_command, python_command
 from jaxsrl.results import train_missing as module
 from jaxsrl.results.task_list import TaskRuns
 from jaxsrl.tune.managed_runs import train_task
 
+POOL = """
+from envpool_bridge.vector_env.factory import make_vec
+envs = make_vec("CartPole-v1", num_envs=2)
+print(envs.reset(seed=0)[0].shape)
+envs.close()
+"""
 PRINT = "import logging; print(*sys.argv[1:], logging.INFO)"
 
 
 @pytest.fixture
 def shadowed(tmp_path, monkeypatch):
-    """A working directory with a file `logging.py` that must not be imported."""
-    (tmp_path / "logging.py").write_text("raise ImportError('of the working directory')\n")
+    """A working directory with files `logging.py` and `json.py` that must not be imported."""
+    for name in ("logging.py", "json.py"):
+        (tmp_path / name).write_text("raise ImportError('of the working directory')\n")
     monkeypatch.chdir(tmp_path)
 
 
@@ -26,10 +33,21 @@ def test_python_command_imports_nothing_of_the_working_place(shadowed):
     assert (done.stdout, done.stderr) == ("a b c 20\n", "")
 
 
+def test_module_command_runs_next_to_a_file_that_shadows(shadowed):
+    command = module_command("json.tool", "--compact", "-")
+    done = subprocess.run(command, input="[1, 2]", capture_output=True, text=True, timeout=150, check=False)
+    assert (done.stdout, done.stderr) == ("[1,2]\n", "")
+
+
 def test_jaxsrl_command_runs_next_to_a_file_that_shadows(shadowed):
     done = subprocess.run(jaxsrl_command("train", "--list"), capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
     assert "ppo_cartpole" in done.stdout
+
+
+def test_pool_starts_next_to_a_file_that_shadows(shadowed):
+    done = subprocess.run(python_command(POOL), capture_output=True, text=True, timeout=150, check=False)
+    assert done.stdout == "(2, 4)\n", done.stderr
 
 
 def test_python_command_finds_the_package_of_a_checkout(tmp_path):
