@@ -47,10 +47,10 @@ class GumbelConfig:
     def __post_init__(self) -> None:
         for name in ("num_simulations", "max_considered"):
             if getattr(self, name) < 1:
-                raise UserError(f"search.{name} must be at least 1: got {getattr(self, name)}")
+                raise UserError(f"gumbel.{name} must be at least 1: got {getattr(self, name)}")
         for name in ("max_depth", "value_scale", "visit_offset"):
             if getattr(self, name) < 0:
-                raise UserError(f"search.{name} must be at least 0: got {getattr(self, name)}")
+                raise UserError(f"gumbel.{name} must be at least 0: got {getattr(self, name)}")
 
 
 def gumbel_search(

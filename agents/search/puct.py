@@ -44,15 +44,15 @@ class PUCTConfig:
 
     def __post_init__(self) -> None:
         if self.num_simulations < 1:
-            raise UserError(f"search.num_simulations must be at least 1: got {self.num_simulations}")
+            raise UserError(f"puct.num_simulations must be at least 1: got {self.num_simulations}")
         for name in ("max_depth", "c1"):
             if getattr(self, name) < 0:
-                raise UserError(f"search.{name} must be at least 0: got {getattr(self, name)}")
+                raise UserError(f"puct.{name} must be at least 0: got {getattr(self, name)}")
         for name in ("dirichlet_alpha", "c2"):
             if getattr(self, name) <= 0:
-                raise UserError(f"search.{name} must be positive: got {getattr(self, name)}")
+                raise UserError(f"puct.{name} must be positive: got {getattr(self, name)}")
         if not 0.0 <= self.dirichlet_fraction <= 1.0:
-            raise UserError(f"search.dirichlet_fraction must lie in [0, 1]: got {self.dirichlet_fraction}")
+            raise UserError(f"puct.dirichlet_fraction must lie in [0, 1]: got {self.dirichlet_fraction}")
 
 
 def puct_search(
@@ -93,18 +93,23 @@ def puct_search(
 
 
 def noisy_logits(logits: Array, keys: Array, config: PUCTConfig, noise: float | Array) -> Array:
-    """Returns the logits [N, A] of a prior policy that Dirichlet noise is mixed into. `keys` [N] are consumed."""
+    """Returns the logits [N, A] of a prior policy that Dirichlet noise over its legal actions is mixed into.
+
+    `keys` [N] are consumed.
+    """
     legal, share = legal_actions(logits), noise * config.dirichlet_fraction
     alpha = jnp.full(logits.shape[-1], config.dirichlet_alpha)
-    drawn = jax.vmap(jax.random.dirichlet, (0, None))(keys, alpha)
+    # The legal components of a Dirichlet variable, scaled to sum 1, are one over the legal actions.
+    drawn = jnp.where(legal, jax.vmap(jax.random.dirichlet, (0, None))(keys, alpha), 0.0)
+    drawn /= jnp.maximum(_TINY, drawn.sum(-1, keepdims=True))
     return jnp.where(legal, _log((1 - share) * jax.nn.softmax(logits) + share * drawn), ILLEGAL)
 
 
 def result_of_visits(visits: Array, value: Array, keys: Array, temperature: float | Array) -> SearchResult:
     """Returns the result with actions drawn from visits [N, A] ** (1 / temperature). `keys` [N] are consumed."""
     policy = visits / visits.sum(-1, keepdims=True)
-    logits = _log(policy) - _log(policy.max(-1, keepdims=True))
-    action = jax.vmap(jax.random.categorical)(keys, logits / jnp.maximum(_TINY, temperature))
+    logits = (_log(policy) - _log(policy.max(-1, keepdims=True))) / jnp.maximum(_TINY, temperature)
+    action = jax.vmap(jax.random.categorical)(keys, jnp.where(visits > 0, logits, -jnp.inf))
     return SearchResult(action.astype(jnp.int32), policy, value, visits)
 
 

@@ -133,7 +133,7 @@ def test_targets_equal_a_walk_along_each_game():
         (lambda: AlphaZeroConfig(random_moves=2.0), "random_moves"),
         (lambda: AlphaZeroConfig(replay=ReplayConfig(priority_exponent=0.6)), "no importance weights"),
         (lambda: GumbelConfig(value_scale=-1.0), "search.value_scale must be at least 0"),
-        (lambda: PUCTConfig(dirichlet_alpha=0.0), "search.dirichlet_alpha must be positive"),
+        (lambda: PUCTConfig(dirichlet_alpha=0.0), "puct.dirichlet_alpha must be positive"),
         (lambda: pgx_rules("backgammon"), "deterministic game"),
         (lambda: make_pgx("tic_tac", {}), "did you mean tic_tac_toe"),
         (lambda: make_pgx("tic_tac_toe", {"size": 3}), "with_state"),

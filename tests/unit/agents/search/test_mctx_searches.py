@@ -1,5 +1,6 @@
 """Gumbel and PUCT search against mctx called directly, a model with a known optimum, and masks."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,16 +11,17 @@ import pytest
 
 from agents.search.gumbel import GumbelConfig, gumbel_search
 from agents.search.model import ILLEGAL, ModelStep, Root
-from agents.search.puct import PUCTConfig, puct_search
+from agents.search.puct import PUCTConfig, noisy_logits, puct_search, result_of_visits
 from envpool_bridge.errors import UserError
 
 MCTX: Any = mctx  # fields of its dataclasses are hidden from type checkers
 ROWS, ACTIONS, STATES = 1000, 4, 32
 SEARCHES = {
     "gumbel": (gumbel_search, GumbelConfig(12)),
-    "puct": (puct_search, PUCTConfig(12)),
+    # Without noise, which mctx draws over illegal actions too.
+    "puct": (puct_search, PUCTConfig(12, dirichlet_fraction=0.0)),
     "gumbel-shallow": (gumbel_search, GumbelConfig(12, max_depth=2)),
-    "puct-shallow": (puct_search, PUCTConfig(12, max_depth=2)),
+    "puct-shallow": (puct_search, PUCTConfig(12, max_depth=2, dirichlet_fraction=0.0)),
 }
 
 
@@ -68,7 +70,9 @@ def mctx_alone(name, models, row, key):
     root = jax.tree.map(lambda leaf: leaf[row][None], table_root(models))
     root = MCTX.RootFnOutput(prior_logits=root.logits, value=root.value, embedding=root.latent)
     invalid = root.prior_logits < -1e8
-    policy = MCTX.gumbel_muzero_policy if name.startswith("gumbel") else MCTX.muzero_policy
+    policy = MCTX.gumbel_muzero_policy
+    if name.startswith("puct"):
+        policy = partial(MCTX.muzero_policy, dirichlet_fraction=0.0)
     depth = SEARCHES[name][1].max_depth or None
     output = policy(models, key, root, recurrent, 12, invalid_actions=invalid, max_depth=depth)
     summary = output.search_tree.summary()
@@ -92,6 +96,29 @@ def test_search_equals_mctx_on_random_models(name, seed):
     illegal = np.asarray(models["logits"][:, 0]) < -1e8
     assert (np.asarray(result.visits)[illegal] == 0).all()
     assert (np.asarray(result.policy)[illegal] < 1e-6).all()
+
+
+def test_noise_of_puct_is_dirichlet_over_legal_actions():
+    legal = np.array([True, False, True, True, False])
+    prior = np.array([0.5, 0.0, 0.3, 0.2, 0.0])
+    logits = jnp.tile(jnp.where(legal, jnp.log(jnp.maximum(jnp.array(prior), 1e-9)), ILLEGAL), (20_000, 1))
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    noisy = np.asarray(jax.nn.softmax(noisy_logits(logits, keys, PUCTConfig(dirichlet_alpha=0.3), 1.0)), np.float64)
+    drawn = (noisy - 0.75 * prior) / 0.25
+    np.testing.assert_allclose(drawn[:, ~legal], 0.0, atol=1e-6)
+    np.testing.assert_allclose(drawn.sum(-1), 1.0, atol=1e-5)
+    reference = np.random.default_rng(0).dirichlet([0.3] * 3, 20_000)
+    np.testing.assert_allclose(drawn[:, legal].mean(0), 1 / 3, atol=0.01)
+    np.testing.assert_allclose(drawn[:, legal].std(0), reference.std(0), atol=0.01)
+
+
+def test_moves_without_a_visit_are_never_played():
+    visits, keys = (
+        jnp.tile(jnp.array([0.0, 3.0, 1.0] + [0.0] * 500), (2_000, 1)),
+        jax.random.split(jax.random.key(0), 2_000),
+    )
+    action = np.asarray(result_of_visits(visits, jnp.zeros(2_000), keys, 20.0).action)
+    assert set(action) == {1, 2}
 
 
 def maze_step(params, latent, action, key):
