@@ -26,10 +26,12 @@ from agents.ops.minibatches import (
     take_rows,
     take_steps,
     validate_minibatches,
+    validate_standardized,
 )
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.phase_memory import PhaseMemory, init_phase_memory, store_trajectory
 from agents.ops.policy_gradient import SurrogateCoefficients, clipped_surrogate_loss
+from agents.ops.rare_branch import run_if
 from agents.ops.schedules import (
     CONSTANT,
     ScheduleConfig,
@@ -164,7 +166,7 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
 
     Raises:
         UserError: Environment and network do not fit, the network has a memory or a shared torso, or minibatches do not divide
-            the run's trajectories.
+            the run's trajectories, or have one step and standardized advantages.
     """
     if config.rollout_length % config.num_auxiliary_minibatches:
         raise UserError(
@@ -172,6 +174,8 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
             f"{config.rollout_length}; minibatches of the auxiliary phase are cut along time"
         )
     validate_minibatches(config.minibatch_axis, config.num_minibatches, config.rollout_length, config.num_rows)
+    if config.normalize_advantage:
+        validate_standardized(config.num_minibatches, config.rollout_length, config.num_rows)
     phasic = make_phasic(network, spec)
     schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
     rate = make_schedule(config.learning_rate_schedule, config.auxiliary_learning_rate, config.total_updates)
@@ -186,8 +190,9 @@ def init(config: PPGConfig, spec: EnvSpec, phasic: Phasic, optimizers: Optimizer
     """Returns the first learner state, with room for the trajectories of all policy phases. `key` is consumed."""
     params = phasic.net.init(key)
     opt_state = {name: optimizer.init(params) for name, optimizer in optimizers.items()}
-    num_steps = config.num_policy_phases * config.rollout_length
-    memory = init_phase_memory(spec, num_steps, config.num_rows, _AUXILIARY_METRICS)
+    memory = init_phase_memory(
+        spec, config.num_policy_phases, config.rollout_length, config.num_rows, _AUXILIARY_METRICS
+    )
     extra = {"memory": memory, **init_factors("entropy_coef")}
     return LearnerState(params, opt_state, jnp.zeros((), jnp.int32), extra)
 
@@ -216,18 +221,18 @@ def update(
     loss = partial(policy_loss, config, phasic, now)
     take = partial(take_rows, num_minibatches=config.num_minibatches) if config.minibatch_axis == "rows" else take_steps
     progress, metrics = _descend(loss, optimizers["policy"], start, partial(take, steps), order)
-    phase = state.num_updates % config.num_policy_phases
-    memory = store_trajectory(state.extra["memory"], steps.observation, steps.target_value, batch.valid, phase)
-
-    def run_auxiliary_phase(progress: Progress, _: Metrics) -> tuple[Progress, Metrics]:
-        return auxiliary_phase(config, phasic, optimizers["auxiliary"], progress, memory, auxiliary_key)
-
-    auxiliary, auxiliary_metrics = jax.lax.cond(
-        phase == config.num_policy_phases - 1,
-        run_auxiliary_phase,
-        lambda *before: before,
-        *(dataclasses.replace(progress, opt_state=state.opt_state["auxiliary"]), memory.metrics),
+    memory = store_trajectory(
+        state.extra["memory"], steps.observation, steps.target_value, batch.valid, state.num_updates
     )
+
+    def run_auxiliary_phase(
+        before: tuple[Progress, Metrics], memory: PhaseMemory, key: Array
+    ) -> tuple[Progress, Metrics]:
+        return auxiliary_phase(config, phasic, optimizers["auxiliary"], before[0], memory, key)
+
+    before = dataclasses.replace(progress, opt_state=state.opt_state["auxiliary"]), memory.metrics
+    is_last = state.num_updates % config.num_policy_phases == config.num_policy_phases - 1
+    auxiliary, auxiliary_metrics = run_if(is_last, run_auxiliary_phase, before, memory, auxiliary_key)
     metrics |= current_values(schedules, state.num_updates)
     opt_state = {"policy": progress.opt_state, "auxiliary": auxiliary.opt_state}
     extra = {**state.extra, "memory": dataclasses.replace(memory, metrics=auxiliary_metrics)}

@@ -26,6 +26,7 @@ from agents.ops.minibatches import (
     shuffled_row_minibatches,
     take_rows,
     take_steps,
+    validate_standardized,
 )
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.policy_gradient import (
@@ -60,7 +61,7 @@ class PPOConfig:
         learning_rate: Initial learning rate.
         learning_rate_schedule: Change of the learning rate over the run.
         adaptive_kl: Target of the mean approximate KL, nats. After an update above twice the target the learning rate is divided
-            by 1.5; below half of it, it is multiplied by 1.5. It stays in [1e-6, 1e-2]. None: off.
+            by 1.5; below half of it, it is multiplied by 1.5. It stays in [1e-6, 1e-2]. Needs a constant schedule. None: off.
         total_updates: Updates of the whole run, for schedules.
         discount: g.
         gae_lambda: lambda of GAE.
@@ -140,6 +141,13 @@ class PPOConfig:
         validate.fraction(self, "value_normalization_step", above_zero=True)
         if self.adaptive_kl is not None and self.num_gradient_steps == 1:
             raise UserError("adaptive_kl needs at least 2 gradient steps of an update: the KL of the first is 0")
+        schedule = self.learning_rate_schedule
+        if self.adaptive_kl is not None and (schedule.kind != "constant" or schedule.warmup):
+            raise UserError(
+                f"adaptive_kl would cancel the schedule of the learning rate: expected kind 'constant' and warmup 0, got "
+                f"{schedule.kind!r} and {schedule.warmup}; set agent.learning_rate_schedule.kind=constant and "
+                f"agent.learning_rate_schedule.warmup=0, or leave adaptive_kl out"
+            )
         chunked_unroll.validate_chunk_sizes(self.chunk_length, self.burn_in)
 
     @property
@@ -185,7 +193,8 @@ def prepare(
     """Returns the minibatches of all epochs, and metrics. `key` is consumed.
 
     Raises:
-        UserError: `num_minibatches` does not divide T, the number of chunks, or B.
+        UserError: `num_minibatches` does not divide T, the number of chunks, or B; or minibatches have one step and standardized
+            advantages.
     """
     batch, target = make_batch(config, net, params, trajectory, extra, num_updates)
     (length, num_rows), length_name = batch.weight.shape, "rollout_length"
@@ -195,6 +204,8 @@ def prepare(
         if net.is_recurrent:
             length, length_name = length // _chunk_sizes(config, length).length, "rollout_length / chunk_length"
         order = shuffled_minibatches(key, length, config.num_epochs, config.num_minibatches, length_name)
+    if config.normalize_advantage:
+        validate_standardized(config.num_minibatches, *batch.weight.shape)
     explained = returns.explained_variance(batch.target_value, batch.old_value, batch.weight)
     summary: Summary = {"value/explained_variance": explained}
     if config.max_staleness is not None:

@@ -9,11 +9,11 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(64, 64), activation="relu"),
     # Every agent has its own reward, its own actor and its own critic.
     agent=MADDPGConfig(
-        actor_learning_rate=1e-3,
-        critic_learning_rate=1e-3,
-        replay=ReplayConfig(capacity=300_000, batch_size=256, min_size=9_600, samples_per_insert=1.0),
+        # Counted in steps of three agents: 1,024 windows every 100 steps of the environment, after the first 25,600.
+        replay=ReplayConfig(capacity=2_000_000, batch_size=1024, min_size=76_800, samples_per_insert=1024 / 300)
     ),
-    run=RunConfig(num_envs=96, rollout_length=25, total_env_steps=1_000_000),
+    # 25,000 episodes of 25 steps.
+    run=RunConfig(num_envs=96, rollout_length=25, total_env_steps=1_875_000),
 )
 
 if __name__ == "__main__":

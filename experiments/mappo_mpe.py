@@ -24,7 +24,8 @@ EXPERIMENT = Experiment(
         value_normalization="moments",
         optimizer=OptimizerConfig(max_grad_norm=10.0),
     ),
-    run=RunConfig(num_envs=384, rollout_length=25, total_env_steps=20_000_000, max_policy_lag=0),
+    # 128 environments of three agents, 20 million steps each.
+    run=RunConfig(num_envs=384, rollout_length=25, total_env_steps=60_000_000, max_policy_lag=0),
 )
 
 if __name__ == "__main__":

@@ -79,6 +79,16 @@ def validate_minibatches(
         )
 
 
+def validate_standardized(num_minibatches: int, num_steps: int, num_rows: int) -> None:
+    """Raises UserError where minibatches have one step, whose standardized advantage is always 0."""
+    if num_steps * num_rows == num_minibatches:
+        raise UserError(
+            f"normalize_advantage needs minibatches of at least 2 steps, since a single advantage minus its mean is 0: got "
+            f"{num_minibatches} minibatches of {num_steps} steps x {num_rows} rows; set agent.num_minibatches lower, more "
+            f"run.num_envs, or agent.normalize_advantage off"
+        )
+
+
 def shuffled_minibatches(
     key: Array, length: int, num_epochs: int, num_minibatches: int, length_name: str = "rollout_length"
 ) -> Array:

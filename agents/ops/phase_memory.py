@@ -20,26 +20,31 @@ class PhaseMemory:
     Attributes:
         observation: [N T, B, ...] each leaf, as the policy phase saw them (normalized, if they are).
         target_value: [N T, B] float32, of the policy phase.
-        valid: [N T, B] bool, False where the step only reset.
+        valid: [N T, B] bool, False where the step only reset, or its trajectory is not of the newest N updates.
+        update: [N] int32, number of the update that stored each trajectory.
         metrics: Metrics of the newest auxiliary phase; zeros before the first.
     """
 
     observation: Observation
     target_value: Array
     valid: Array
+    update: Array
     metrics: Metrics
 
 
-def init_phase_memory(spec: EnvSpec, num_steps: int, num_rows: int, metrics: Sequence[str]) -> PhaseMemory:
+def init_phase_memory(
+    spec: EnvSpec, num_trajectories: int, num_steps: int, num_rows: int, metrics: Sequence[str]
+) -> PhaseMemory:
     """Returns a memory of zeros.
 
     Args:
         spec: Specification of the environment.
-        num_steps: N T, steps of all trajectories.
+        num_trajectories: N.
+        num_steps: T.
         num_rows: B.
         metrics: Names of the metrics.
     """
-    shape = (num_steps, num_rows)
+    shape = (num_trajectories * num_steps, num_rows)
 
     def zeros(leaf: Any) -> Array:
         return jnp.zeros((*shape, *leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype))
@@ -48,15 +53,23 @@ def init_phase_memory(spec: EnvSpec, num_steps: int, num_rows: int, metrics: Seq
         observation=map_leaves(zeros, spec.observation),
         target_value=jnp.zeros(shape, jnp.float32),
         valid=jnp.zeros(shape, bool),
+        update=jnp.zeros(num_trajectories, jnp.int32),
         metrics={name: jnp.zeros((), jnp.float32) for name in metrics},
     )
 
 
 def store_trajectory(
-    memory: PhaseMemory, observation: Observation, target_value: Array, valid: Array, index: Array
+    memory: PhaseMemory, observation: Observation, target_value: Array, valid: Array, num_updates: Array
 ) -> PhaseMemory:
-    """Returns the memory with a trajectory of T steps written over the one at `index` (int32 scalar in [0, N))."""
-    start = index * valid.shape[0]
+    """Returns the memory with the trajectory, of T steps, of the update with this number (int32 scalar), in place of the oldest.
+
+    An update that was skipped because it was not finite stored nothing: what an older one left in its place does not count.
+    """
+    num_trajectories, num_steps = memory.update.shape[0], valid.shape[0]
+    index = num_updates % num_trajectories
+    start = index * num_steps
+    update = memory.update.at[index].set(num_updates)
+    is_recent = jnp.repeat(update > num_updates - num_trajectories, num_steps)
 
     def write(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=0)
@@ -64,6 +77,7 @@ def store_trajectory(
     return PhaseMemory(
         observation=jax.tree.map(write, memory.observation, observation),
         target_value=write(memory.target_value, target_value),
-        valid=write(memory.valid, valid),
+        valid=write(memory.valid, valid) & is_recent[:, None],
+        update=update,
         metrics=memory.metrics,
     )

@@ -128,14 +128,12 @@ def adapt_rate_scale(scale: Array, kl: Array, target: float, learning_rate: Arra
         scale: float32 scalar, the factor before.
         kl: float32 scalar, mean approximate KL of the update, nats. 0, where no step counted, keeps the factor.
         target: Expected KL, nats. Too large is above twice, too small below half of it.
-        learning_rate: Learning rate without the factor. The product stays in [1e-6, 1e-2]. 0, as at the start of a warm-up,
-            keeps the factor.
+        learning_rate: Learning rate without the factor, positive. The product stays in [1e-6, 1e-2].
     """
     smaller, larger = kl > 2.0 * target, (kl > 0.0) & (kl < 0.5 * target)
     factor = jnp.where(smaller, 1.0 / 1.5, jnp.where(larger, 1.5, 1.0))
     rate = jnp.asarray(learning_rate, jnp.float32)
-    adapted = jnp.clip(scale * factor * rate, 1e-6, 1e-2) / jnp.where(rate > 0.0, rate, 1.0)
-    return jnp.where((smaller | larger) & (rate > 0.0), adapted, scale)
+    return jnp.where(smaller | larger, jnp.clip(scale * factor * rate, 1e-6, 1e-2) / rate, scale)
 
 
 class RateState(NamedTuple):

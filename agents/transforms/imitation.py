@@ -129,8 +129,8 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Step
         expert: Demonstrations; None for an agent that only acts, such as one that is loaded.
 
     Raises:
-        UserError: The agent learns from replay or has several policies, frames are stacked, actions are neither one discrete number
-            nor bounded arrays, or there are no demonstrations.
+        UserError: The agent learns from replay or has several policies, frames are stacked, there are no demonstrations, or
+            actions are neither one discrete number nor bounded arrays (GAIL).
     """
     if not isinstance(agent, Agent) or agent.groups or agent.bind_replay is not None:
         raise UserError(
@@ -145,7 +145,7 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Step
         raise UserError(
             f"{spec.env_id}: demonstrations have single frames: expected frame_stack 1, got {num_frames(spec)}"
         )
-    if expert is not None and not len(expert.action):
+    if expert is not None and not len(jax.tree.leaves(expert.action)[0]):
         raise UserError("imitation needs steps of an expert: got none")
     discriminator = make_discriminator(config, spec, expert)
     return agent._replace(
@@ -158,13 +158,13 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Step
 
 def make_discriminator(config: GAILConfig, spec: EnvSpec, expert: Steps | None) -> Discriminator:
     """Returns the discriminator; raises UserError as `with_imitation` does."""
-    size, encode = _action_vectors(spec)
     network = NetworkConfig(hidden_sizes=config.hidden_sizes, activation="tanh")
     normalize = _normalizer(expert)
     if config.algorithm == "airl":
         critics = make_critics(network, spec, num_actions=0, num_critics=2)
         logits = partial(_airl_logits, critics, normalize, config.discount)
     else:
+        size, encode = _action_vectors(spec)
         critics = make_critics(network, spec, size, num_critics=1)
 
         def logits(params: Params, steps: Steps) -> Array:
@@ -193,7 +193,13 @@ def _action_vectors(spec: EnvSpec) -> tuple[int, Callable[[Action], Array]]:
     if isinstance(spec.action, DiscreteSpec):
         count = spec.action.num_values
         return count, lambda action: jax.nn.one_hot(action, count)
-    actions = continuous_actions(spec)
+    try:
+        actions = continuous_actions(spec)
+    except UserError as error:
+        raise UserError(
+            f"{spec.env_id}: imitation by GAIL expected one discrete action, or arrays of floats within finite bounds, got "
+            f"{spec.action}; use --imitation.algorithm airl, whose discriminator sees no actions"
+        ) from error
     return actions.size, actions.to_unit
 
 
@@ -294,10 +300,8 @@ def _learn(
     expert, count = discriminator.expert, discriminator.config.batch_size
     if expert is None:
         raise TypeError("this agent has no demonstrations and only acts")
-    keys = jax.random.split(key)
-    own, others = (
-        jax.random.randint(k, (count,), 0, len(each)) for k, each in zip(keys, (weight, expert.action), strict=True)
-    )
+    keys, counted = jax.random.split(key), (weight, jax.tree.leaves(expert.action)[0])
+    own, others = (jax.random.randint(k, (count,), 0, len(each)) for k, each in zip(keys, counted, strict=True))
     policy, weight = jax.tree.map(lambda leaf: leaf[own], (steps, weight))
     shown: Steps = jax.tree.map(lambda leaf: jnp.asarray(leaf)[others], expert)
     if log_prob is not None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -202,28 +202,30 @@ class ParallelRows:
             raise self._raised(number, "step", error) from error
         if not (isinstance(result, tuple) and len(result) == 5 and all(isinstance(part, dict) for part in result)):
             expected = "expected five dicts by agent (observations, rewards, terminations, truncations, infos)"
-            validation.raise_bad_output(
-                self._spec.env_id,
-                self._row_ids[base],
-                self._num_steps,
-                "step result",
-                f"{expected}, got {validation.describe(result)}",
-            )
+            self._reject(number, "step result", f"{expected}, got {validation.describe(result)}")
         observations, infos = result[0], result[4]
         self._require_agents(number, living, result)
         rows = [base + self._places[name] for name in living]
-        self._write_ends(rows, [[part[name] for name in living] for part in result[1:4]], out)
+        ends = [[part[name] for name in living] for part in result[1:4]]
+        self._write_ends(rows, ends, out)
         self._write_team_reward(rows, out)
-        for place, name in enumerate(() if everyone and env.agents == living else self._names):
-            row = base + place
-            if name not in living:
-                out.valid[row], out.reward[row] = False, 0.0
-                out.is_first[row] = name in env.agents  # joined
-            elif name not in env.agents and not (out.terminated[row] or out.truncated[row]):
-                out.truncated[row] = True  # left without a flag: its episode was truncated
+        if True in ends[1] or True in ends[2]:
+            self._require_left(rows, ends, env.agents)
+        if not everyone or env.agents != living:
+            self._require_observed(number, observations)
+            self._write_changes(base, living, env.agents, out)
         self._present[number] = [name in observations for name in self._names]
         self._ended[number] = not env.agents
         return observations, infos
+
+    def _write_changes(self, base: int, living: list[str], agents: list[str], out: StepRows) -> None:
+        """Marks the agents that are absent, have joined, or have left."""
+        for row, name in enumerate(self._names, base):
+            if name not in living:
+                out.valid[row], out.reward[row] = False, 0.0
+                out.is_first[row] = name in agents  # joined
+            elif name not in agents and not (out.terminated[row] or out.truncated[row]):
+                out.truncated[row] = True  # left without a flag: its episode was truncated
 
     def _write_ends(self, rows: list[int], ends: list[list[Any]], out: StepRows) -> None:
         """Writes rewards, terminations and truncations, one of each for a row."""
@@ -260,9 +262,21 @@ class ParallelRows:
             missing = [name for name in living if name not in part]
             unknown = [name for name in part if name not in self._places]
             if missing or unknown:
-                problem = f"expected one of each of {living}, got {sorted(map(str, part))}"
-                row = number * self._spec.rows_per_env
-                validation.raise_bad_output(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
+                self._reject(number, field, f"expected one of each of {living}, got {sorted(map(str, part))}")
+
+    def _require_left(self, rows: list[int], ends: list[list[Any]], agents: list[str]) -> None:
+        """Raises if an agent has ended and is still in `agents`: the environment would never be reset."""
+        for row, terminated, truncated in zip(rows, *ends[1:], strict=True):
+            if (terminated or truncated) and self._names[row % self._spec.rows_per_env] in agents:
+                field = "terminated" if terminated else "truncated"
+                problem = f"expected an agent that ends to leave env.agents, got {list(agents)}"
+                validation.raise_bad_output(self._named(row), self._row_ids[row], self._num_steps, field, problem)
+
+    def _require_observed(self, number: int, observations: dict[str, Any]) -> None:
+        agents = list(self._envs[number].agents)
+        if not observations.keys() >= set(agents):
+            problem = f"expected one of each of env.agents, {agents}, got {sorted(map(str, observations))}"
+            self._reject(number, "observation", problem)
 
     def _autoreset(self, number: int, out: StepRows) -> dict[str, Any]:
         self._episodes[number] += 1
@@ -283,8 +297,8 @@ class ParallelRows:
             raise self._raised(number, "reset", error) from error
         if not isinstance(observations, dict) or not self._envs[number].agents:
             problem = f"expected observations by agent, of at least one, got {validation.describe(observations)}"
-            row = self._row_ids[number * self._spec.rows_per_env]
-            validation.raise_bad_output(self._spec.env_id, row, self._num_steps, "reset result", problem)
+            self._reject(number, "reset result", problem)
+        self._require_observed(number, observations)
         self._begin(number, self._num_steps)
         return observations
 
@@ -370,6 +384,10 @@ class ParallelRows:
                     f"{self._named(row)}, row {self._row_ids[row]}, step {self._num_steps + 1}: the policy's action is not "
                     f"finite: {not_finite[1]}; the parameters have probably diverged (lower the learning rate)"
                 )
+
+    def _reject(self, number: int, field: str, problem: str) -> NoReturn:
+        row = self._row_ids[number * self._spec.rows_per_env]
+        validation.raise_bad_output(self._spec.env_id, row, self._num_steps, field, problem)
 
     def _named(self, row: int) -> str:
         return f"{self._spec.env_id}, agent {self._names[row % self._spec.rows_per_env]}"

@@ -15,6 +15,8 @@ from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import differences, with_new_options
 
 CONFIG, PLAN, LOG, LOCK, PROVENANCE = "config.json", "plan.json", "log.txt", ".lock", "provenance.json"
+NUM_UPDATES = "num_updates"
+"""Name of the budget in `CONFIG`, in updates: it may be smaller than that of the options."""
 
 
 class RunDirectory:

@@ -10,7 +10,7 @@ AUTO = "auto"
 
 
 def validate_at_least(minimum: int, part: str, config: Any, *names: str) -> None:
-    """Rejects fields below a minimum. A field that is None is accepted.
+    """Rejects fields below a minimum, and NaN. A field that is None is accepted.
 
     Args:
         minimum: of every field.
@@ -19,12 +19,12 @@ def validate_at_least(minimum: int, part: str, config: Any, *names: str) -> None
         names: of the fields.
 
     Raises:
-        UserError: a field is too small; names the first one.
+        UserError: a field is too small or NaN; names the first one.
     """
     wanted = f"must be at least {minimum}" if minimum else "must not be negative"
     for name in names:
         value = getattr(config, name)
-        if value is not None and value < minimum:
+        if value is not None and not value >= minimum:  # NaN is neither below nor above
             raise UserError(f"{part}.{name} {wanted}: got {value}")
 
 

@@ -1,6 +1,7 @@
 """RunConfig: sizes, budget, placement and operation of a run, apart from the environment and the algorithm."""
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -35,12 +36,13 @@ def _paths(part: str, config: type[Any], leave: Iterable[str] = ()) -> frozenset
     return frozenset(f"run.{part}.{field.name}" for field in dataclasses.fields(config) if field.name not in leave)
 
 
-# Placement of fragments, and staleness of the acting policy. The results of a run depend on these options.
+# Placement of fragments, and staleness of the policy that acts or prepares samples. The results of a run depend on these options.
 _PLACEMENT = (
     frozenset({"run.plan", "run.max_policy_lag"})
     | _paths("pool", PoolConfig, leave=("supervision",))
     | _paths("inference", InferenceConfig)
     | _paths("learner", LearnerConfig, leave=_SAFETY)
+    | _paths("replay", ReplayMemoryConfig, leave=("memory",))
 )
 
 # Budget, saving, supervision and reports. The steps of a run do not depend on these options. A schedule over the whole run, such
@@ -50,6 +52,7 @@ OPERATION = (
     | {
         "run.gradient_steps",
         "run.record",
+        "run.replay.memory",
         "run.max_hours",
         "run.target_return",
         "run.plateau_env_steps",
@@ -60,7 +63,6 @@ OPERATION = (
     }
     | {f"run.learner.{name}" for name in _SAFETY}
     | {f"run.pool.supervision.{field.name}" for field in dataclasses.fields(PoolConfig().supervision)}
-    | _paths("replay", ReplayMemoryConfig)
     | _paths("checkpoint", CheckpointConfig)
     | _paths("cluster", ClusterConfig)
     | _paths("machine", MachineConfig)
@@ -170,6 +172,8 @@ class RunConfig:
         validate_at_least(
             0, "run", self, "seed", "max_policy_lag", "shutdown_timeout_seconds", "max_hours", "plateau_env_steps"
         )
+        if self.target_return is not None and math.isnan(self.target_return):
+            raise UserError(f"run.target_return must be a number: got {self.target_return}")
         for name in ("seed_learning_rates", "seed_entropy_coefs"):
             given = len(getattr(self, name))
             if given and (given != self.seeds or given == 1):

@@ -73,7 +73,7 @@ def make_brax(env_id: str, arguments: dict[str, Any]) -> BraxEnv:
     """
     given = dict(arguments)
     length = given.pop("episode_length", 1000)
-    if not isinstance(length, int) or length < 1:
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
         raise UserError(f"episode_length must be an integer of at least 1: got {length!r}")
     return BraxEnv(env_id, length, json.dumps(given, sort_keys=True))
 

@@ -31,6 +31,7 @@ _NOT_IN_JAX = (
     "row_shares",
     "add_task",
     "stagger",
+    "stages",
     "stage",
 )
 

@@ -26,7 +26,7 @@ def disable_cpu_idle(latency_file: Path = _LATENCY_FILE) -> Iterator[None]:
         # It is not inherited: otherwise a worker could keep it open after this process.
         descriptor = os.open(latency_file, os.O_WRONLY)
     except OSError as error:
-        raise UserError(f"cannot disable CPU idle states:  {_advice(latency_file, error)}") from error
+        raise UserError(f"cannot disable CPU idle states: {_advice(latency_file, error)}") from error
     try:
         os.write(descriptor, _NO_LATENCY)
         yield

@@ -22,7 +22,7 @@ NEWEST, BEST = "newest", "best"
 _HOW_SAVED = "--eval.every and --checkpoint.keep-every save them"
 _POLL_SECONDS = 0.02
 _TAG = re.compile(r"[A-Za-z][\w.:-]*")
-_CONDITION = re.compile(r"(\w+)\s*(<=|>=|<|>|=)\s*(-?[\d.]+(?:e-?\d+)?)")
+_CONDITION = re.compile(r"(\w+)\s*(<=|>=|<|>|=)\s*(-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq}
 DAMAGE = "damage"
 """Metadata of a version whose manifest cannot be read: why."""

@@ -34,6 +34,7 @@ class Calibration:
         copy_bytes_per_second: memory copy rate of one core.
         row_bytes: bytes of a slot per row, for all T steps.
         params_bytes: bytes of one set of parameters.
+        gradients_per_update: gradient steps of an update; 0 where the agent does not offer them, or their number varies.
     """
 
     experiment: str
@@ -53,6 +54,7 @@ class Calibration:
     copy_bytes_per_second: float
     row_bytes: float
     params_bytes: float
+    gradients_per_update: int
 
     def save(self, path: Path) -> None:
         """Writes the calibration as JSON."""
@@ -78,10 +80,15 @@ class Calibration:
             gpu_flops: operations per second of an update on an accelerator: an assumption, not a measurement.
 
         Raises:
-            UserError: the calibration lacks the operations of an update.
+            UserError: the calibration lacks the operations of an update, or several learners the number of its gradient steps.
         """
         if not self.update_flops:
             raise UserError("the calibration has no operation counts of updates: measure it again with --calibrate")
+        if learners > 1 and not self.gradients_per_update:
+            raise UserError(
+                f"the all-reduces of several learners are unknown: the agent of {self.experiment} does not offer a fixed number "
+                f"of gradient steps an update; predict for one GPU, or another experiment"
+            )
         rows = shape.num_rows * hosts
         seconds = cost_at(self.update_flops, rows) * shape.rollout_length / self.rollout_length / gpu_flops
         return Scenario(shape, 1, cores, self._costs(shape, seconds), hosts, learners, links)
@@ -97,6 +104,7 @@ class Calibration:
             update_cores=update_cores,
             slot_bytes=self.row_bytes * shape.num_rows * shape.rollout_length / self.rollout_length,
             params_bytes=self.params_bytes,
+            gradients_per_update=self.gradients_per_update,
         )
 
 

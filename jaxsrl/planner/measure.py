@@ -137,7 +137,13 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
         copy_bytes_per_second=_copy_speed(),
         row_bytes=row_bytes,
         params_bytes=float(params_bytes_of(agent)),
+        gradients_per_update=_count_gradient_steps(agent),
     )
+
+
+def _count_gradient_steps(agent: Agent) -> int:
+    """Returns the gradient steps of an update; 0 where the agent does not offer them."""
+    return 0 if agent.gradient_steps is None else agent.gradient_steps.num_steps
 
 
 def _mean_and_spread(times: list[float]) -> tuple[float, float]:

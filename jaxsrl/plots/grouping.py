@@ -12,8 +12,9 @@ from jaxsrl.config.files import flatten_options
 from jaxsrl.config.run_config import OPERATION
 from jaxsrl.plots.run_curve import RunCurve
 
+_BUDGET = {"run.total_env_steps", "run.gradient_steps"}
 # Fields in which repetitions differ, and fields without an effect on learning.
-IGNORED = (OPERATION - {"run.total_env_steps"}) | {"run.seed", "run.name"}
+IGNORED = (OPERATION - _BUDGET) | {"run.seed", "run.name"}
 AGENT, _ENV = "agent_name", "env."
 _SHORT = {"agent": AGENT, "plan": "run.plan", "seed": "run.seed"}
 _MOST_FIELDS = 3

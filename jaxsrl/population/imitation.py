@@ -1,6 +1,7 @@
 """Imitation of an expert: settings, demonstrations from a dataset, and the policy of a run as expert or teacher."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,16 +181,24 @@ def load_demonstrations(path: Path, spec: EnvSpec, with_next: bool = False) -> S
         )
     steps = dataset.steps
     valid = np.asarray(steps.valid)
-    observation = map_leaves(lambda leaf: np.asarray(leaf[:-1])[valid], steps.observation)
-    action = map_leaves(lambda leaf: np.asarray(leaf)[valid], steps.action)
-    demonstrations = Steps(observation, action)
+    # Measured before anything is copied: a dataset may be larger than the memory.
+    sizes = [_row_bytes(leaf) for tree in (steps.observation, steps.action) for leaf in leaves(tree)]
     if with_next:
-        following = map_leaves(lambda leaf: np.asarray(leaf[1:])[valid], steps.observation)
-        demonstrations = Steps(observation, action, following, np.asarray(steps.terminated)[valid])
-    size = sum(leaf.nbytes for part in demonstrations for leaf in leaves(part))
+        sizes += [_row_bytes(leaf) for tree in (steps.observation, steps.terminated) for leaf in leaves(tree)]
+    size = sum(sizes) * int(np.count_nonzero(valid))
     if size > _MAX_BYTES:
         raise UserError(
             f"{path}: demonstrations are a part of the compiled update: expected at most {_MAX_BYTES / 2**20:.0f} MiB, got "
             f"{size / 2**20:.0f}; jaxsrl dataset merge {path} --best 0.1 --out SMALLER takes the best episodes"
         )
-    return demonstrations
+    observation = map_leaves(lambda leaf: np.asarray(leaf[:-1])[valid], steps.observation)
+    action = map_leaves(lambda leaf: np.asarray(leaf)[valid], steps.action)
+    if not with_next:
+        return Steps(observation, action)
+    following = map_leaves(lambda leaf: np.asarray(leaf[1:])[valid], steps.observation)
+    return Steps(observation, action, following, np.asarray(steps.terminated)[valid])
+
+
+def _row_bytes(leaf: Any) -> int:
+    """Returns the bytes of one step of one row of an array [S, R, ...]."""
+    return leaf.dtype.itemsize * math.prod(leaf.shape[2:])

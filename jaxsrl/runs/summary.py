@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.run_directory import CONFIG, LOG, read_json
+from jaxsrl.checkpoints.run_directory import CONFIG, LOG, NUM_UPDATES, read_json
 from jaxsrl.config.run_config import OFFLINE_STEPS
 from jaxsrl.metrics.record_file import RETURN, RecordFile
 from jaxsrl.runs.control import TIMEOUT_SECONDS
@@ -39,6 +39,8 @@ class RunSummary:
         update: updates done, by records and checkpoints.
         num_updates: updates of the whole run; None if the configuration is missing.
         env_steps: environment steps done; gradient steps with plan `offline`.
+        total_steps: those of the whole run; None if the configuration is missing.
+        step_unit: "env steps", or "gradient steps" with plan `offline`.
         checkpoint: update of the newest complete checkpoint directory; None without any.
         age_seconds: time since the run last wrote a record or a line of its log.
         problem: which file is unreadable; "" if none.
@@ -57,6 +59,8 @@ class RunSummary:
     update: int
     num_updates: int | None
     env_steps: int
+    total_steps: int | None
+    step_unit: str
     checkpoint: int | None
     age_seconds: float
     problem: str
@@ -156,7 +160,7 @@ def summarize_records(
     seed = run.get("seed")
     checkpoint = max(checkpoint_steps(directory), default=None)
     update = max(int(records.last("update") or 0), checkpoint or 0)
-    total, per_update = count_total_updates(run), _steps_per_update(run)
+    total, per_update = count_total_updates(config), _steps_per_update(run)
     now = time.time() if now is None else now
     age = max(0.0, now - (newest_change(directory) or now))
     return RunSummary(
@@ -172,6 +176,8 @@ def summarize_records(
         update=update,
         num_updates=total,
         env_steps=update * per_update if per_update else int(records.last("env_steps") or 0),
+        total_steps=total * per_update if total and per_update else None,
+        step_unit="gradient steps" if _is_offline(run) else "env steps",
         checkpoint=checkpoint,
         age_seconds=age,
         problem=problem,
@@ -213,8 +219,14 @@ def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:
         return []
 
 
-def count_total_updates(run: dict[str, Any]) -> int | None:
-    """Returns the updates that a saved RunConfig asks for; None if it is incomplete."""
+def count_total_updates(config: dict[str, Any]) -> int | None:
+    """Returns the updates of a whole run, from the contents of its config.json; None if they are incomplete.
+
+    The saved number counts, because the options do not say how many updates a budget of gradient steps takes.
+    """
+    if isinstance(saved := config.get(NUM_UPDATES), int):
+        return saved
+    run = as_dict(as_dict(config.get("experiment")).get("run"))
     per_update, steps = _steps_per_update(run), run.get("total_env_steps")
     if _is_offline(run):
         steps = run.get("gradient_steps") or OFFLINE_STEPS

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.run_directory import NUM_UPDATES
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.machine.lifecycle import stop_on_signals
 from jaxsrl.machine.provenance import read_provenance
@@ -63,7 +64,7 @@ class TrainingLoop:
         """Trains from the newest checkpoint, if there is any, until the budget is spent or a stop is requested."""
         setup, config, trainable = self._setup, self._setup.config, self._trainable
         first = trainable.restore_or_init(self._checkpoints.restore())
-        setup.directory.record(setup.identity, plan_to_json(setup.plan))
+        setup.directory.record({**setup.identity, NUM_UPDATES: config.num_updates}, plan_to_json(setup.plan))
         if first < config.num_updates:
             setup.directory.add_provenance(read_provenance())
         elif not self._has_work():
@@ -262,7 +263,11 @@ class TrainingLoop:
         env_steps = num_updates * setup.config.env_steps_per_update
         stopped = setup.lifecycle.stop_signal
         how = f"stopped by {stopped}" if stopped else f"stopped: {self.stop_reason}" if self.stop_reason else "complete"
-        setup.directory.log(f"{how} at update {num_updates}, {env_steps} {setup.config.step_unit}, {seconds:.1f} s")
+        why = ""
+        if self.stop_reason and not stopped and num_updates >= setup.config.num_updates:
+            how, why = "complete", f": {self.stop_reason}"  # a budget of gradient steps, or a rule at the last update
+        done = f"update {num_updates}, {env_steps} {setup.config.step_unit}, {seconds:.1f} s"
+        setup.directory.log(f"{how} at {done}{why}")
         state, metrics = self._trainable.final_state(), self._episode_metrics()
         return RunReport(
             setup.directory.path, state, num_updates, env_steps, seconds, metrics, stopped, self.stop_reason

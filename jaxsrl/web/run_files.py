@@ -31,11 +31,9 @@ class RunFiles:
         """Returns the entry of the run list, from the records read so far; `name` is the run's name there."""
         config, records = self._json(CONFIG), self.records
         summary = dataclasses.asdict(summarize_records(self.path, name, config, records))
-        run = as_dict(as_dict(config.get("experiment")).get("run"))
         return {
             **summary,
             "plan": summary["plan"] or str(self._json(PLAN).get("name") or ""),
-            "total_env_steps": _number(run.get("total_env_steps")),
             "frames": records.last("frames"),
             "elapsed_seconds": records.last(ELAPSED),
             "speed": records.last(SPEED),
@@ -115,8 +113,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: "infinity", -math.inf: "-infinity"}.get(value, "nan")
     return value
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None

@@ -81,6 +81,11 @@ CASES = [
         "begun",
         "games against an opponent are not recorded: expected no --video",
     ),
+    (
+        "evaluate --opponent random --max-rows 8",
+        "begun",
+        "all games of a seat are played at once: omit --max-rows 8",
+    ),
     ("control set learning_rate", "begun", "for example learning_rate_factor=0.5: got 'learning_rate'"),
     ("inspect", "nowhere", "does not exist: expected a run directory"),
     ("inspect", "file", "is neither: expected a run directory"),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from agents.offline.bc import BCConfig
 from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from jaxsrl.datasets.dataset import open_dataset
 from jaxsrl.evaluation.evaluate import evaluate
 from jaxsrl.evaluation.load_agent import load_agent
@@ -92,6 +94,20 @@ def test_airl_gets_what_follows_each_step(demonstrations):
         assert steps.terminated[number] == dataset.steps.terminated[step, row]
     assert len(at) == len(steps.next_observation) == len(steps.terminated)
     assert load_demonstrations(Path(demonstrations), dataset.manifest.spec).next_observation == ()
+
+
+@pytest.mark.parametrize("with_next", [False, True])
+def test_too_many_demonstrations_are_not_copied(monkeypatch, with_next):
+    """The observations would need 256 TiB."""
+    spec = EnvSpec("Huge-v1", ArraySpec((2**40,), "float32"), DiscreteSpec(2))
+    observation = np.broadcast_to(np.float32(0.0), (5, 16, 2**40))
+    flags = np.ones((4, 16), bool)
+    steps = SimpleNamespace(observation=observation, action=flags.astype(np.int32), valid=flags, terminated=flags)
+    opened = SimpleNamespace(manifest=SimpleNamespace(spec=spec), steps=steps)
+    monkeypatch.setattr("jaxsrl.population.imitation.open_dataset", lambda path: opened)
+    size = 2**28 * (1 + with_next)
+    with pytest.raises(UserError, match=f"expected at most 64 MiB, got {size}; jaxsrl dataset merge"):
+        load_demonstrations(Path("set"), spec, with_next)
 
 
 def test_what_cannot_be_imitated_is_rejected(tmp_path, demonstrations):

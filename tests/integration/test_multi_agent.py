@@ -179,5 +179,7 @@ def test_smax_rejects_unknown_scenarios_and_options(capfd):
 def test_jax_environments_reject_unsupported_settings(suite, env_id):
     with pytest.raises(UserError, match=f"frame_stack is not for suite '{suite}': expected 1, got 4"):
         make_env(EnvConfig(env_id, suite, frame_stack=4))
+    with pytest.raises(UserError, match=f"stages is not for suite '{suite}'"):
+        make_env(EnvConfig(env_id, suite, stages=(env_id,)))
     with pytest.raises(UserError, match=f"mask_from_info is not for suite '{suite}'"):
         make_env(EnvConfig(env_id, suite, mask_from_info=True))

@@ -28,6 +28,7 @@ from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.replay.state import inner_state
 from jaxsrl.run_plan import RunReport, run
+from jaxsrl.runs.summary import summarize
 from tests.support.run_configs import run_config
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
@@ -377,7 +378,7 @@ def test_runs_end_at_their_budget_of_gradient_steps(tmp_path, policy, suite):
     assert (first.num_updates, steps_taken(first)) == (5, 6), "two steps in each update from the third on"
     assert first.stop_reason == "5 gradient steps are done (--run.gradient-steps)"
     assert (first.directory / "checkpoints" / "5").is_dir()
-    assert "stopped: 5 gradient steps are done" in (first.directory / "log.txt").read_text()
+    assert summarize(first.directory).state == "finished"
     resumed = train(tmp_path / "parts", policy, suite, gradient_steps=12, **budgets)
     whole = train(tmp_path / "whole", policy, suite, gradient_steps=12, **budgets)
     assert (resumed.num_updates, steps_taken(resumed), steps_taken(whole)) == (8, 12, 12)

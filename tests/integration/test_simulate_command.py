@@ -28,6 +28,7 @@ MEASURED = Calibration(
     copy_bytes_per_second=1e10,
     row_bytes=1e3,
     params_bytes=1e5,
+    gradients_per_update=32,
 )
 
 SAME = ("--run.rollout-length", "4")
@@ -90,6 +91,7 @@ def test_a_calibration_is_measured_on_this_machine(tmp_path):
     assert found.update_flops
     assert 1e-7 < found.doorbell_seconds < 1e-3
     assert found.handover_seconds >= 0
+    assert found.gradients_per_update == 32
 
 
 @pytest.mark.slow

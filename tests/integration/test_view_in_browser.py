@@ -224,9 +224,9 @@ def test_configuration_and_environment_are_shown(opened):
     assert re.search(r"observation\s+array\s+\[4\]\s+float32\s+\u2212∞ to 2", shown)
     page.js(
         "(() => { const box = document.querySelector('[aria-label=\"Find settings\"]');"
-        " box.value = 'seed'; box.dispatchEvent(new Event('input')); })()"
+        " box.value = 'max_policy'; box.dispatchEvent(new Event('input')); })()"
     )
-    assert text(page, ".masonry").split() == ["run", "seed", "0"]
+    assert text(page, ".masonry").split() == ["run", "max", "policy", "lag", "1"]
 
 
 def test_metrics_search_and_constant_metrics(opened):

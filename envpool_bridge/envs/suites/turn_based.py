@@ -65,8 +65,8 @@ class TurnBased:
         infos = {name: dict(env.infos[name]) for name in playing}
         observations = {name: self._observation(name) for name in playing}  # the last observation of agents that end
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
-            env.step(None)  # AEC removes ended agents one by one
-        self.agents = list(env.agents)
+            env.step(None)  # AEC removes ended agents one by one, each at its turn
+        self.agents = [name for name in env.agents if not (env.terminations[name] or env.truncations[name])]
         observations |= {name: self._observation(name) for name in self.agents if len(self.agents) < len(playing)}
         return observations, rewards, terminations, truncations, infos
 

@@ -115,6 +115,8 @@ class Evaluate:
             raise UserError(f"--processes must be at least 0: got {self.processes}")
         if self.opponent and self.processes:
             raise UserError(f"games against an opponent are played in this process: omit --processes {self.processes}")
+        if self.opponent:
+            validate_unused(self, ("max_rows",), "all games of a seat are played at once")
         if self.opponent and self.env_kwargs:
             raise UserError(f"games against an opponent are played by their rules: omit --env-kwargs {self.env_kwargs}")
 

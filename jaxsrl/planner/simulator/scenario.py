@@ -34,7 +34,7 @@ class Costs:
     update_cores: float = 0.0
     slot_bytes: float = 0.0
     params_bytes: float = 0.0
-    gradients_per_update: int = 16
+    gradients_per_update: int = 1
 
     def __post_init__(self) -> None:
         if not self.act:

@@ -4,7 +4,7 @@ import { choose, read } from "./address.js";
 import { Chart } from "./chart.js";
 import { h, say, segmented } from "./dom.js";
 import { measured } from "./format.js";
-import { grouped, describeMetric, EVALUATED, RETURN } from "./metrics.js";
+import { columnsWith, describeMetric, EVALUATED, grouped, RETURN } from "./metrics.js";
 import { points, X_AXES } from "./scales.js";
 
 const NO_RECORDS = "No records yet: the first one follows the first update.";
@@ -83,7 +83,7 @@ export function dataOf(store, names, metric) {
       name,
       color: store.color(name),
       dashed: store.isDashed(name),
-      points: points(store.recordsOf(name), metric, axis),
+      points: points(columnsWith(store.recordsOf(name), metric), metric, axis),
     }))
     .filter((line) => line.points.some((point) => point !== null));
   if (metric === RETURN) lines.push(...evaluated(store, names, axis));

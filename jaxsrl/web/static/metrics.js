@@ -1,11 +1,18 @@
 // What metrics are called for people, and which belong together. Names that are not here are shown as they are.
 
+export const RETURN = "episode/return_mean";
+export const EVALUATED = "eval/return_mean";
+const EVALUATED_SAMPLES = "eval/sample/return_mean";
+const RETURNS = [RETURN, EVALUATED, EVALUATED_SAMPLES];
+
 const KNOWN = {
   "episode/return_mean": ["Episode return", "mean of the last 100 episodes"],
   "episode/return_max": ["Best episode", "largest return of the last 100"],
   "episode/length_mean": ["Episode length", "env steps"],
   "episode/seconds_mean": ["Episode duration", "seconds on the wall"],
   "episode/count": ["Episodes", "finished in all"],
+  [EVALUATED]: ["Evaluated return", "mean of an evaluation"],
+  [EVALUATED_SAMPLES]: ["Evaluated return, sampled", "mean of an evaluation with sampled actions"],
   "speed/env_steps_per_second": ["Speed", "env steps a second"],
   "inference/batch_rows": ["Inference batch", "rows a call"],
   "inference/latency_ms": ["Inference latency", "milliseconds a call"],
@@ -39,6 +46,7 @@ const USED = {
 };
 const GROUPS = [
   ["Episodes", /^episode\//],
+  ["Evaluation", /^eval\//],
   [
     "Learning",
     /^(loss|policy\/(?!lag)|value|gradient|learning_rate|ppo\/|normalization|target|actor|critic|temperature)/,
@@ -49,8 +57,6 @@ const GROUPS = [
   ["Reliability", /^(env\/|learner\/|trajectories\/|checkpoint\/|recover|metrics\/)/],
 ];
 const AXES = new Set(["update", "env_steps", "frames", "elapsed_seconds"]);
-export const RETURN = "episode/return_mean";
-export const EVALUATED = "eval/return_mean";
 
 export function describeMetric(name) {
   if (KNOWN[name]) return { name, title: KNOWN[name][0], about: KNOWN[name][1] };
@@ -73,14 +79,23 @@ export function describeMetric(name) {
     : { name, title: name, about: "" };
 }
 
-// Metrics of these records by group: [[group, [name, ...]], ...], the return first; and those that never change, with their value.
+// The columns with a metric: those of records, or of evaluations if only these have it.
+export function columnsWith(records, metric) {
+  return metric in records.columns ? records : records.evaluations;
+}
+
+// Metrics of these records and of their evaluations by group: [[group, [name, ...]], ...], returns first; and those that never
+// change, with their value. Returns are drawn even then.
 export function grouped(manyRecords) {
-  const names = new Set(manyRecords.flatMap((records) => Object.keys(records.columns)));
+  const columns = manyRecords.flatMap((records) => [records.columns, records.evaluations.columns]);
+  const names = new Set(columns.flatMap(Object.keys));
   const groups = new Map(GROUPS.map(([title]) => [title, []]));
   const constant = [];
-  for (const name of [...names].sort()) {
-    if (AXES.has(name) || name === RETURN) continue;
-    const only = onlyValue(manyRecords, name);
+  const returns = RETURNS.filter((name) => names.has(name)),
+    others = [...names].filter((name) => !RETURNS.includes(name)).sort();
+  for (const name of [...returns, ...others]) {
+    if (AXES.has(name)) continue;
+    const only = RETURNS.includes(name) ? undefined : onlyValue(manyRecords, name);
     if (only !== undefined) {
       constant.push([name, only]);
       continue;
@@ -90,7 +105,6 @@ export function grouped(manyRecords) {
     if (!groups.has(group)) groups.set(group, []);
     groups.get(group).push(name);
   }
-  if (names.has(RETURN)) groups.get("Episodes").unshift(RETURN);
   return { groups: [...groups].filter(([, members]) => members.length), constant };
 }
 
@@ -99,7 +113,7 @@ function onlyValue(manyRecords, name) {
   let only,
     count = 0;
   for (const records of manyRecords) {
-    for (const value of records.columns[name] ?? []) {
+    for (const value of columnsWith(records, name).columns[name] ?? []) {
       if (value === null) continue;
       if (count && value !== only) return undefined;
       only = value;

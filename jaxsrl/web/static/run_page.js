@@ -111,9 +111,9 @@ function tabBar(name, current) {
 
 function fillTiles(tiles, run, records) {
   const share = progress(run),
-    left = run.speed && run.total_env_steps ? (run.total_env_steps - run.env_steps) / run.speed : null;
+    left = run.speed && run.total_steps ? (run.total_steps - run.env_steps) / run.speed : null;
   const isRunning = run.state === "running";
-  const total = run.total_env_steps ? `of ${compact(run.total_env_steps)} env steps` : "env steps";
+  const total = run.total_steps ? `of ${compact(run.total_steps)} ${run.step_unit}` : run.step_unit;
   const lag = records.last("policy/lag_mean"),
     checkpoint = records.last("checkpoint/update");
   const made = [
@@ -123,9 +123,9 @@ function fillTiles(tiles, run, records) {
     tile(
       "Speed",
       compact(run.speed),
-      run.frames && run.frames !== run.env_steps
+      run.step_unit === "env steps" && run.frames && run.frames !== run.env_steps
         ? `env steps a second, ${compact((run.speed * run.frames) / run.env_steps)} frames`
-        : "env steps a second",
+        : `${run.step_unit} a second`,
     ),
     tile(
       "Trained for",

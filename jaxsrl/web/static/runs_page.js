@@ -40,8 +40,7 @@ const COLUMNS = [
 ];
 
 export function progress(run) {
-  if (run.num_updates) return Math.min(1, run.update / run.num_updates);
-  return run.total_env_steps ? Math.min(1, run.env_steps / run.total_env_steps) : null;
+  return run.num_updates ? Math.min(1, run.update / run.num_updates) : null;
 }
 
 export function progressBar(share) {

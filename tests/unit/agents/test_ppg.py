@@ -219,7 +219,9 @@ def full_memory():
     rng, shape = np.random.default_rng(5), (2 * STEPS, ROWS)
     observation = rng.normal(size=(*shape, 3)).astype(np.float32)
     target = 2.0 + 3.0 * observation[..., 0]
-    return PhaseMemory(jnp.asarray(observation), jnp.asarray(target), jnp.ones(shape, bool), {})
+    return PhaseMemory(
+        jnp.asarray(observation), jnp.asarray(target), jnp.ones(shape, bool), jnp.arange(2, dtype=jnp.int32), {}
+    )
 
 
 def phase(**changes):
@@ -375,6 +377,20 @@ def test_minibatches_divide_the_trajectories_of_the_run():
         ppg.make_ppg(dataclasses.replace(CONFIG, num_auxiliary_minibatches=3), SPEC, NETWORK)
     sizes = ppg.PPGConfig(num_minibatches=5, num_auxiliary_minibatches=8)  # divide 40, and not the default of 32
     assert fill_sizes(sizes, 10, 40, 16).rollout_length == 40
+
+
+def test_a_batch_of_ppg_members_skips_auxiliary_phases():
+    made = ppg.make_ppg(CONFIG, SPEC, NETWORK)
+    states = jax.eval_shape(jax.vmap(made.init), jax.random.split(jax.random.key(0), 2))
+    program = jax.make_jaxpr(jax.vmap(made.update, in_axes=(0, None, None)))(states, trajectory(), jax.random.key(0))
+    assert any(equation.primitive.name == "cond" for equation in program.eqns)  # `vmap` makes a choice of another one
+
+
+def test_ppg_minibatches_of_one_step_are_rejected():
+    config = dataclasses.replace(CONFIG, num_rows=1, num_minibatches=STEPS)
+    with pytest.raises(UserError, match="at least 2 steps"):
+        ppg.make_ppg(config, SPEC, NETWORK)
+    ppg.make_ppg(dataclasses.replace(config, normalize_advantage=False), SPEC, NETWORK)
 
 
 def test_no_gradient_steps_are_offered_and_configs_are_read_back():

@@ -262,6 +262,25 @@ def test_adaptive_kl_needs_two_gradient_steps():
         PPOConfig(num_epochs=1, num_minibatches=1, adaptive_kl=0.01)
 
 
+@pytest.mark.parametrize("schedule", [ScheduleConfig("linear"), ScheduleConfig(warmup=0.1)], ids=["linear", "warmup"])
+def test_adaptive_kl_needs_a_constant_schedule(schedule):
+    with pytest.raises(UserError, match=r"set agent\.learning_rate_schedule\.kind=constant"):
+        PPOConfig(adaptive_kl=0.01, learning_rate_schedule=schedule, total_updates=10)
+
+
+def test_ppo_minibatches_of_one_step_are_rejected():
+    data = jax.tree.map(lambda leaf: leaf[:, :1], trajectory(0))
+    steps = data.reward.shape[0]
+
+    def shapes(**changes):
+        agent = ppo.make_ppo(PPOConfig(num_minibatches=steps, **changes), SPEC, NETWORK)
+        jax.eval_shape(agent.update, jax.eval_shape(agent.init, jax.random.key(0)), data, jax.random.key(0))
+
+    shapes(normalize_advantage=False)
+    with pytest.raises(UserError, match="at least 2 steps"):
+        shapes()
+
+
 def test_ppo_schedules_equal_constants_of_their_values():
     halves = PPOConfig(clip_epsilon=0.05, entropy_coef=0.2, num_epochs=2, num_minibatches=2)
     linear = ScheduleConfig("linear")

@@ -83,12 +83,6 @@ def test_adapt_rate_scale_follows_the_kl(kl, expected):
     assert float(got) == pytest.approx(expected, rel=1e-6)
 
 
-def test_adapt_rate_scale_stays_while_the_rate_is_zero():
-    assert float(adapt_rate_scale(jnp.float32(0.8), jnp.float32(1e-9), target=0.01, learning_rate=0.0)) == np.float32(
-        0.8
-    )
-
-
 @pytest.mark.parametrize(("scale", "kl", "expected"), [(1.1e-3, 1.0, 1e-3), (9.0, 1e-4, 10.0)])
 def test_adapt_rate_scale_bounds_the_learning_rate(scale, kl, expected):
     got = adapt_rate_scale(jnp.float32(scale), jnp.float32(kl), target=0.01, learning_rate=1e-3)

@@ -192,6 +192,20 @@ def test_a_discriminator_tells_an_expert_from_a_policy():
     assert metrics["imitation/policy_accuracy"] > 0.95
 
 
+@pytest.mark.parametrize("is_tree", [False, True], ids=["many", "tree"])
+def test_airl_takes_actions_that_gail_does_not(is_tree):
+    many, pairs = MultiDiscreteSpec((2,), (2, 2), (0, 0)), np.ones((T, B, 2), np.int32)
+    spec = dataclasses.replace(SPEC, action={"a": many, "b": many} if is_tree else many)
+    expert = expert_of()._replace(action=np.arange(100).reshape(50, 2) % 2)
+    batch = dataclasses.replace(batch_of(make_a2c(A2CConfig(), SPEC, NETWORK)), action=pairs)
+    if is_tree:
+        expert = expert._replace(action={"a": expert.action, "b": expert.action})
+        batch = dataclasses.replace(batch, action={"a": pairs, "b": pairs})
+    config = dataclasses.replace(CONFIG, algorithm="airl")
+    agent = with_imitation(make_a2c(A2CConfig(), spec, NETWORK), config, spec, expert)
+    jax.eval_shape(agent.update, jax.eval_shape(agent.init, KEY), batch, KEY)
+
+
 def test_what_cannot_imitate_is_rejected():
     plain = make_a2c(A2CConfig(), SPEC, NETWORK)
     replaying = make_dqn(DQNConfig(replay=ReplayConfig(), epsilon_start=0.1, epsilon_end=0.1), SPEC, NETWORK)
@@ -200,7 +214,7 @@ def test_what_cannot_imitate_is_rejected():
     for agent, spec, message in (
         (replaying, SPEC, "one policy that learns from trajectories"),
         (plain, stacked, "frame_stack 1, got 4"),
-        (plain, several, "is not an array of floats|continuous"),
+        (plain, several, "imitation by GAIL .* use --imitation.algorithm airl"),
     ):
         with pytest.raises(UserError, match=message):
             with_imitation(agent, CONFIG, spec, expert_of())

@@ -255,6 +255,46 @@ def test_bad_output_of_an_agent_names_it(change, says):
         played(ParallelSource(Wrong))
 
 
+@pytest.mark.parametrize("env", [Scripted, Alike])
+@pytest.mark.parametrize(
+    ("stays_at", "agents", "says"),
+    [
+        (2, ["a", "b"], "agent b, row 1, step 2: bad terminated: expected an agent that ends to leave env.agents, got"),
+        (5, ["a", "c"], r"agent a, row 0, step 5: bad truncated: .* to leave env.agents, got \['a', 'c'\]"),
+    ],
+)
+def test_an_agent_that_ends_must_leave_the_environment(env, stays_at, agents, says):
+    class Forgets(env):
+        def step(self, actions):
+            result = super().step(actions)
+            if self.step_number == stays_at:
+                self.agents = list(agents)
+            return result
+
+    with pytest.raises(BadEnvOutputError, match=says):
+        played(ParallelSource(Forgets))
+
+
+@pytest.mark.parametrize("env", [Scripted, Alike])
+def test_present_agents_must_be_observed(env):
+    class Hides(env):
+        def step(self, actions):
+            result = super().step(actions)
+            if self.step_number == 3:
+                del result[0]["c"]
+            return result
+
+    class HidesFirst(env):
+        def reset(self, seed=None, options=None):
+            observations, infos = super().reset(seed, options)
+            return {"a": observations["a"]}, infos
+
+    with pytest.raises(BadEnvOutputError, match=r"step 3: bad observation: .* env.agents, \['a', 'c'\], got \['a'\]"):
+        played(ParallelSource(Hides))
+    with pytest.raises(BadEnvOutputError, match=r"step 0: bad observation: .* env.agents, \['a', 'b'\], got \['a'\]"):
+        played(ParallelSource(HidesFirst))
+
+
 def test_a_wrong_step_result_names_the_row_of_the_run():
     class Wrong(Scripted):
         def step(self, actions):

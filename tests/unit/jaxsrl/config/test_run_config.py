@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import operator
 from typing import Literal, get_origin, get_type_hints
 
@@ -188,9 +189,18 @@ def option_paths(config, path):
 
 def test_resumable_option_changes_exist_and_change_no_step():
     assert option_paths(RunConfig(), "run") >= MAY_CHANGE
+    prepared = {"run.replay.prepare_devices", "run.replay.prepare_lag"}
     computed = {"run.seed", "run.num_envs", "run.rollout_length", "run.max_policy_lag", "run.pool.num_workers"}
-    assert not OPERATION & (computed | {"run.inference.batching", "run.learner.num_devices"})
+    assert not OPERATION & (computed | prepared | {"run.inference.batching", "run.learner.num_devices"})
     assert not MAY_CHANGE & {"run.seed", "run.num_envs", "run.rollout_length"}
+
+
+@pytest.mark.parametrize(
+    "path", ["max_hours", "target_return", "metrics.interval_seconds", "cluster.placement_timeout_seconds"]
+)
+def test_a_run_rejects_a_value_that_is_no_number(path):
+    with pytest.raises(UserError, match=rf"{path} must .*: got nan"):
+        with_options(RunConfig(), {path: math.nan})
 
 
 def test_next_stop_is_where_a_version_is_due():

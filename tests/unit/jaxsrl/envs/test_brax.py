@@ -64,6 +64,7 @@ def test_steps_are_braxs_own():
     [
         ("Ant", "{}", "unknown environment 'Ant' of suite 'brax': did you mean"),
         ("fast", '{"episode_length": 0}', "episode_length must be an integer of at least 1: got 0"),
+        ("fast", '{"episode_length": true}', "episode_length must be an integer of at least 1: got True"),
         ("fast", '{"asymmetric_obs": true}', "bad kwargs .*requires dictionary observations"),
         ("fast", '{"obs_mode": "dict_state"}', "expected one array observed, got"),
     ],

@@ -73,6 +73,16 @@ def test_unknown_models_are_errors_that_list_the_tags(store, query):
         store.find(query)
 
 
+def test_conditions_take_the_usual_forms_of_numbers(store):
+    store.annotate(1, **{"return": 300.0})
+    store.annotate(2, **{"return": -0.5})
+    cases = {"return>2e+2": 1, "return>1E2": 1, "return<.5": 2, "return<=-5e-1": 2, "return>=300.": 1}
+    assert {query: store.find(query).version for query in cases} == cases
+    for query in ("return>1.2.3", "return>.", "return>1e"):
+        with pytest.raises(UserError, match="no model"):
+            store.find(query)
+
+
 def test_empty_store_says_how_models_are_saved(tmp_path):
     with pytest.raises(UserError, match=r"holds none; --eval.every and --checkpoint.keep-every save them"):
         ModelStore(tmp_path).find("newest")

@@ -61,6 +61,13 @@ def test_labels_truncate_and_fall_back_to_directories(make_run, grouped):
     assert [label for _, label in grouped()] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("changed", [{"gradient_steps": 50}, {"replay": {"prepare_devices": 1, "prepare_lag": 8}}])
+def test_runs_of_other_budgets_or_lags_are_no_repetitions(make_run, grouped, changed):
+    make_run("a", [1.0], gradient_steps=None, replay={"prepare_devices": 0, "prepare_lag": 0})
+    make_run("b", [2.0], **{"gradient_steps": None, "replay": {"prepare_devices": 0, "prepare_lag": 0}, **changed})
+    assert sorted(grouped().values()) == [["a"], ["b"]]
+
+
 def test_groups_are_by_the_fields_that_are_asked_for(make_run, grouped):
     make_run("a", [1.0], learning_rate=0.1, plan="central")
     make_run("b", [1.0], learning_rate=0.2, seed=1)

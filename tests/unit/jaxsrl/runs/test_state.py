@@ -70,6 +70,15 @@ def test_recent_is_by_the_interval_of_the_records(tmp_path, interval, age, state
     assert summarize(tmp_path, now=(tmp_path / "config.json").stat().st_mtime + age).state == state
 
 
+def test_the_saved_number_of_updates_is_the_budget(tmp_path):
+    run = {"num_envs": 4, "rollout_length": 16, "total_env_steps": 64_000, "gradient_steps": 5}
+    for saved, updates in (({}, 1000), ({"num_updates": 100}, 100)):
+        (tmp_path / "config.json").write_text(json.dumps({"experiment": {"run": run}, **saved}))
+        (tmp_path / "checkpoints" / "100").mkdir(parents=True, exist_ok=True)
+        summary = summarize(tmp_path)
+        assert (summary.num_updates, summary.progress, summary.total_steps) == (updates, 100 / updates, 64 * updates)
+
+
 def test_directories_named_by_other_digits_are_no_steps(tmp_path):
     for name in ("12", "\u00b2", "quarantine"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)

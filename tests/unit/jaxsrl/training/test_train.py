@@ -11,9 +11,11 @@ from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.checkpoints.store import CheckpointSaveError, CheckpointStore
 from jaxsrl.learner.loop import LearnerStats
 from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.runs.summary import summarize
 from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.run_checkpoints import RunCheckpoints
+from jaxsrl.training.stop_rules import GradientBudget
 from jaxsrl.training.train import TrainingLoop
 from tests.support.metric_records import make_plan
 from tests.support.run_configs import run_config
@@ -125,6 +127,16 @@ def test_train_resumes_and_starts_nothing_when_complete(tmp_path, fits):
     complete = Counter()
     assert train(tmp_path, complete).num_updates == 6
     assert complete.events == []
+
+
+def test_a_run_that_spends_its_gradient_budget_is_finished(tmp_path):
+    report = train(tmp_path, Counter(), callbacks=[GradientBudget(5)])
+    assert report.stop_reason == "5 gradient steps are done (--run.gradient-steps)"
+    log = (tmp_path / "log.txt").read_text()
+    assert "complete at update 6, 24 env steps, " in log
+    assert f" s: {report.stop_reason}" in log
+    summary = summarize(tmp_path)
+    assert (summary.state, summary.progress, summary.num_updates) == ("finished", 1.0, 6)
 
 
 def test_train_closes_with_the_error_and_saves_nothing(tmp_path):

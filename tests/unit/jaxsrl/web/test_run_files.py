@@ -51,6 +51,18 @@ def test_a_run_is_summarized(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("plan", "done", "total", "unit"), [("serial", 600, 1080, "env steps"), ("offline", 100, 140, "gradient steps")]
+)
+def test_budget_is_in_the_unit_of_the_steps_done(tmp_path, plan, done, total, unit):
+    options = {"plan": plan, "gradient_steps": 130, "dataset": {"gradient_steps_per_update": 20}}
+    run = {**CONFIG["experiment"]["run"], **options}
+    files = RunFiles(make_run(tmp_path / "a", {**CONFIG, "experiment": {"run": run}}))
+    files.records.refresh()
+    summary = files.summary("a")
+    assert (summary["env_steps"], summary["total_steps"], summary["step_unit"]) == (done, total, unit)
+
+
+@pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '{"experiment": 3, "env_spec": []}', '{"experiment": {"run": "x"}}']
 )
 def test_a_configuration_that_says_nothing_is_no_error(tmp_path, text):

@@ -10,6 +10,7 @@ from agents.ppo import PPOConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
+from experiments import a2c_cartpole, ppg_cartpole, ppo_cartpole
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.planner import measure
@@ -138,7 +139,28 @@ def calibration() -> Calibration:
         copy_bytes_per_second=1e10,
         row_bytes=1e3,
         params_bytes=1e5,
+        gradients_per_update=1,
     )
+
+
+@pytest.mark.parametrize(("module", "steps"), [(ppo_cartpole, 32), (a2c_cartpole, 1), (ppg_cartpole, 0)])
+def test_calibration_has_the_gradient_steps_of_the_agent(module, steps):
+    agent, _, _ = module.EXPERIMENT.build()
+    assert measure._count_gradient_steps(agent) == steps
+
+
+def test_a_cluster_reduces_once_per_gradient_step():
+    measured, single = (dataclasses.replace(calibration(), gradients_per_update=steps) for steps in (32, 1))
+    many, one = (each.cluster(shape(), 8, 1, 2, NET, 1e12).all_reduce_seconds() for each in (measured, single))
+    assert one == pytest.approx(NET.all_reduce_seconds(1e5, 2))
+    assert many == pytest.approx(32 * one)
+
+
+def test_learners_without_known_gradient_steps_are_refused():
+    unknown = dataclasses.replace(calibration(), gradients_per_update=0)
+    assert unknown.cluster(shape(), 8, 1, 1, NET, 1e12).all_reduce_seconds() == 0.0
+    with pytest.raises(UserError, match="the all-reduces of several learners are unknown"):
+        unknown.cluster(shape(), 8, 1, 2, NET, 1e12)
 
 
 def test_a_calibration_comes_back_from_its_file(tmp_path):
