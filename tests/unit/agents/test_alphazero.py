@@ -132,7 +132,7 @@ def test_targets_equal_a_walk_along_each_game():
         (lambda: make_alphazero(CONFIG, ENV.spec(), NetworkConfig(sde_period=4)), "expected None for AlphaZero"),
         (lambda: AlphaZeroConfig(random_moves=2.0), "random_moves"),
         (lambda: AlphaZeroConfig(replay=ReplayConfig(priority_exponent=0.6)), "no importance weights"),
-        (lambda: GumbelConfig(value_scale=-1.0), "search.value_scale must be at least 0"),
+        (lambda: GumbelConfig(value_scale=-1.0), "gumbel.value_scale must be at least 0"),
         (lambda: PUCTConfig(dirichlet_alpha=0.0), "puct.dirichlet_alpha must be positive"),
         (lambda: pgx_rules("backgammon"), "deterministic game"),
         (lambda: make_pgx("tic_tac", {}), "did you mean tic_tac_toe"),
