@@ -167,7 +167,8 @@ class RunCheckpoints:
         policies = setup.identity["experiment"].get("policies") or {}
         names = set(json.loads(policies.get("mapping", "{}")).values())
         has_members = bool(policies.get("self_play", {}).get("members"))
-        arrays, report = warm_start(setup.config, fresh, names, has_members)
+        frozen = json.loads(policies.get("frozen", "{}")).keys()
+        arrays, report = warm_start(setup.config, fresh, names, has_members, frozen)
         setup.log(report)
         return 0, arrays, {**setup.identity, _IS_WARM_START: True}, []
 

@@ -26,7 +26,11 @@ _OPTIMIZER = {"opt_state", "rate_scale"}
 
 
 def warm_start(
-    config: RunConfig, fresh: Arrays, policies: Collection[str], has_members: bool = False
+    config: RunConfig,
+    fresh: Arrays,
+    policies: Collection[str],
+    has_members: bool = False,
+    frozen: Collection[str] = (),
 ) -> tuple[Arrays, str]:
     """Returns the arrays of a fresh learner state with those of another run in place of them, and a report.
 
@@ -39,6 +43,7 @@ def warm_start(
         fresh: learner state by name.
         policies: names of the policies of the new run; empty if one acts for all agents.
         has_members: whether the new run names the members of its pool of past selves, which it keeps.
+        frozen: policies whose parameters are of runs that the new run names, which it keeps.
 
     Raises:
         UserError: there is no such run, nothing of it fits, or only the optimizer's state of a policy.
@@ -54,6 +59,7 @@ def warm_start(
     paths = {name: array_path(name) for name in fresh}
     # Without a pool, these are prefixes of policies with such names.
     stays = () if _MEMBERS not in paths.values() else (_GAMES, *_POOL) if has_members else (_GAMES,)
+    stays += tuple(f"{prefix}{name}/" for prefix in ("params/", "params/learner/") for name in frozen)
     for name, initial in fresh.items():
         path = paths[name]
         if not _is_wanted(path, config) or path.startswith(stays):

@@ -39,11 +39,11 @@ def pooled(value, part, extra=()):
 def start(monkeypatch):
     """Warm start of a state; returns the values that it takes, by path."""
 
-    def start_with(source, fresh, policies=(), has_members=False, **options):
+    def start_with(source, fresh, policies=(), has_members=False, frozen=(), **options):
         saved = SimpleNamespace(arrays=state_to_arrays(source), checkpoint="source/checkpoints/2")
         monkeypatch.setattr(warm_start, "read_saved_run", lambda path: saved)
         config, before = run_config(init_from="source", **options), state_to_arrays(fresh)
-        arrays, _ = warm_start.warm_start(config, before, policies, has_members)
+        arrays, _ = warm_start.warm_start(config, before, policies, has_members, frozen)
         return {
             warm_start.array_path(name): value.ravel()[0]
             for name, value in arrays.items()
@@ -81,6 +81,13 @@ def test_policies_fit_with_and_without_a_pool(start, source, has_pool):
     learner, agent = ("learner/", "agent/") if has_pool else ("", "")
     places = (f"params/{learner}", "opt_state/", f"extra/{agent}")
     assert taken == {f"{place}{name}/kernel": 2 for place in places for name in POLICIES}
+
+
+@pytest.mark.parametrize("has_pool", [False, True], ids=["plain", "pool"])
+def test_frozen_policies_stay(start, has_pool):
+    source, fresh = (pooled(value, several) if has_pool else state(several(value), ()) for value in (2, 1))
+    taken = start(source, fresh, POLICIES, has_members=True, frozen=["prey"])
+    assert taken == {f"params/{'learner/' if has_pool else ''}hunters/kernel": 2}
 
 
 def test_a_policy_called_learner_is_no_part_of_a_pool(start):
