@@ -49,7 +49,7 @@ class AlphaZeroConfig:
     Attributes:
         replay: Sizes and rates of the replay buffer.
         game: "module:name" of a function that takes the environment's id and returns its rules (`agents.search.game`).
-        search: "gumbel" (Danihelka et al. 2022), which improves the policy with few simulations, or "puct" (values as in mctx).
+        search: "gumbel" (Danihelka et al. 2022), which improves the policy with few simulations, or "puct".
         gumbel: Settings of the search "gumbel".
         puct: Settings of the search "puct".
         temperature: Of the choice among visit counts by "puct" in self-play.

@@ -51,7 +51,7 @@ class MuZeroConfig:
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
-        search: "gumbel" (Danihelka et al. 2022), which improves the policy with few simulations, or "puct" (values as in mctx).
+        search: "gumbel" (Danihelka et al. 2022), which improves the policy with few simulations, or "puct".
         gumbel: Settings of the search "gumbel".
         puct: Settings of the search "puct".
         temperature: Of the choice among visit counts by "puct", while acting.

@@ -10,7 +10,7 @@ EXPERIMENT = Experiment(
     env=EnvConfig("CartpoleSwingup-v1", suite="envpool"),
     network=NetworkConfig(),
     agent=DreamerConfig(
-        # Train ratio 128 for CPUs, as many gradient steps as windows of 64 steps make at 256. The paper's ratio is 1024: 16 windows
+        # Train ratio 128 for CPUs: a gradient step for every 4 env steps. The paper's ratio is 1024: a gradient step on 16 windows
         # of 64 steps for each env step, imagined from all states.
         replay=ReplayConfig(capacity=1_000_000, batch_size=16, min_size=2_048, samples_per_insert=4.0),
         model=WorldModelConfig("1m"),

@@ -89,8 +89,8 @@ class Experiment:
     def _build_agent(self, spec: EnvSpec) -> AnyAgent:
         make = self.make_agent or find_make_agent(self.agent)
         defaults = PolicyDefaults(self.agent, self.network, make, self.run, spec.rows_per_env)
-        own = make_own_agents(self.policies, defaults)
-        agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own, self.run.num_envs, self.network)
+        own_agents = make_own_agents(self.policies, defaults)
+        agent = make_multi_policy_agent(spec, self.policies, defaults.make_agent, own_agents, self.run.num_envs)
         agent = taught_agent(agent, self.imitation, spec, self.network, self.run.env_steps_per_update)
         if self.imitation.demonstrations and self.policies.self_play.slots:
             raise UserError(

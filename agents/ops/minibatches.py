@@ -84,8 +84,8 @@ def validate_standardized(num_minibatches: int, num_steps: int, num_rows: int) -
     if num_steps * num_rows == num_minibatches:
         raise UserError(
             f"normalize_advantage needs minibatches of at least 2 steps, since a single advantage minus its mean is 0: got "
-            f"{num_minibatches} minibatches of {num_steps} steps x {num_rows} rows; set agent.num_minibatches lower, more "
-            f"run.num_envs, or agent.normalize_advantage off"
+            f"{num_minibatches} minibatches of {num_steps} steps x {num_rows} rows; use fewer agent.num_minibatches, more "
+            f"run.num_envs, or no agent.normalize_advantage"
         )
 
 

@@ -69,7 +69,8 @@ def store_trajectory(
     index = num_updates % num_trajectories
     start = index * num_steps
     update = memory.update.at[index].set(num_updates)
-    is_recent = jnp.repeat(update > num_updates - num_trajectories, num_steps)
+    # A larger number is of the run that a warm start took the memory from.
+    is_recent = jnp.repeat((update > num_updates - num_trajectories) & (update <= num_updates), num_steps)
 
     def write(old: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=0)

@@ -99,9 +99,8 @@ def noisy_logits(logits: Array, keys: Array, config: PUCTConfig, noise: float | 
     """
     legal, share = legal_actions(logits), noise * config.dirichlet_fraction
     alpha = jnp.full(logits.shape[-1], config.dirichlet_alpha)
-    # The legal components of a Dirichlet variable, scaled to sum 1, are one over the legal actions.
-    drawn = jnp.where(legal, jax.vmap(jax.random.dirichlet, (0, None))(keys, alpha), 0.0)
-    drawn /= jnp.maximum(_TINY, drawn.sum(-1, keepdims=True))
+    # Gamma variables over their sum are a Dirichlet variable. Their logarithms do not underflow.
+    drawn = jax.nn.softmax(jnp.where(legal, jax.vmap(jax.random.loggamma, (0, None))(keys, alpha), ILLEGAL))
     return jnp.where(legal, _log((1 - share) * jax.nn.softmax(logits) + share * drawn), ILLEGAL)
 
 

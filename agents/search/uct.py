@@ -40,9 +40,9 @@ class UCTConfig:
 
     def __post_init__(self) -> None:
         if self.num_simulations < 1:
-            raise UserError(f"search.num_simulations must be at least 1: got {self.num_simulations}")
+            raise UserError(f"uct.num_simulations must be at least 1: got {self.num_simulations}")
         if self.rollout_length < 0:
-            raise UserError(f"search.rollout_length must be at least 0: got {self.rollout_length}")
+            raise UserError(f"uct.rollout_length must be at least 0: got {self.rollout_length}")
 
 
 class _Tree(NamedTuple):

@@ -265,7 +265,7 @@ class ParallelRows:
                 self._reject(number, field, f"expected one of each of {living}, got {sorted(map(str, part))}")
 
     def _require_left(self, rows: list[int], ends: list[list[Any]], agents: list[str]) -> None:
-        """Raises if an agent has ended and is still in `agents`: the environment would never be reset."""
+        """Raises if an agent has ended and is still in `agents`, which PettingZoo forbids: the episode would never end."""
         for row, terminated, truncated in zip(rows, *ends[1:], strict=True):
             if (terminated or truncated) and self._names[row % self._spec.rows_per_env] in agents:
                 field = "terminated" if terminated else "truncated"
@@ -273,6 +273,7 @@ class ParallelRows:
                 validation.raise_bad_output(self._named(row), self._row_ids[row], self._num_steps, field, problem)
 
     def _require_observed(self, number: int, observations: dict[str, Any]) -> None:
+        """Raises if an agent of `env.agents` has no observation."""
         agents = list(self._envs[number].agents)
         if not observations.keys() >= set(agents):
             problem = f"expected one of each of env.agents, {agents}, got {sorted(map(str, observations))}"

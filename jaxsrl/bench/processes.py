@@ -164,7 +164,7 @@ def in_own_process(
         The function. Its argument is the number of seconds that it works.
     """
     pickled = base64.b64encode(cloudpickle.dumps(make)).decode()
-    with answering_processes([[sys.executable, "-c", _ANSWERS, pickled]], name) as [process]:
+    with answering_processes([[sys.executable, "-P", "-c", _ANSWERS, pickled]], name) as [process]:
         yield lambda seconds: process.ask(str(seconds), seconds)
 
 

@@ -39,7 +39,7 @@ def measure_doorbell_seconds() -> float:
 def _sleeper() -> Iterator[Doorbell]:
     """Starts a process that sleeps until its doorbell rings; yields the doorbell."""
     bell = Doorbell()
-    command = [sys.executable, "-c", _SLEEPER, str(bell.descriptor)]
+    command = [sys.executable, "-P", "-c", _SLEEPER, str(bell.descriptor)]
     try:
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=(bell.descriptor,)

@@ -23,17 +23,6 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.runs.read_checkpoint import read_saved_run
 
-_ACTING = ("torso", "activation", "squash", "sde_period", "core", "circular")
-"""Fields of a NetworkConfig that change what the same parameters do."""
-_ACTING_WITH = {
-    "convolutions": ("torso", "cnn"),
-    "entity_heads": ("torso", "entities"),
-    "core_heads": ("core", "gtrxl"),
-    "core_memory": ("core", "gtrxl"),
-    "initial_log_std": ("log_std", "state"),
-}
-"""Further ones, which count where another field has this value."""
-
 
 @dataclasses.dataclass(frozen=True)
 class PoliciesConfig:
@@ -150,7 +139,6 @@ def make_multi_policy_agent(
     make_agent: MakeAgent,
     own_agents: Mapping[str, MakeAgent] | None = None,
     num_rows: int = 0,
-    network: Any = None,
 ) -> AnyAgent:
     """Returns the agent of an experiment: `make_agent` once per policy, with parameters of another run for frozen ones.
 
@@ -160,7 +148,6 @@ def make_multi_policy_agent(
         make_agent: makes the algorithm of one policy from the spec of its rows.
         own_agents: from `make_own_agents`.
         num_rows: rows of the run, which self-play divides.
-        network: of the experiment, which other runs are compared with; None compares the shapes of parameters only.
 
     Raises:
         UserError: an agent without a policy, a pattern without an agent, or a frozen policy without an agent.
@@ -175,15 +162,12 @@ def make_multi_policy_agent(
         frozen: dict[str, Params] = {}
         for name, path in paths.items():
             template = (own_agents or {}).get(name, make_agent)(policy_spec(spec, places[name]))
-            frozen[name] = load_policy_params(
-                template, name, Path(path), (), {name: _network_of(network, policies, name)}
-            )
+            frozen[name] = load_policy_params(template, name, Path(path))
         agent = make_policies(spec, mapping, make_agent, frozen, own_agents)
     if not policies.self_play.slots:
         return agent
-    networks = {name: _network_of(network, policies, name) for name in {*mapping.values()} or {""}}
     members = [
-        load_policy_params(agent, f"self_play.members[{number}]", Path(path), set(mapping.values()), networks)
+        load_policy_params(agent, f"self_play.members[{number}]", Path(path), set(mapping.values()))
         for number, path in enumerate(policies.self_play.members)
     ]
     return make_self_play(agent, spec, policies.self_play, num_rows, members)
@@ -202,13 +186,7 @@ def rebuild_multi_policy_agent(
     return make_self_play(agent, spec, policies.self_play, num_rows) if policies.self_play.slots else agent
 
 
-def load_policy_params(
-    agent: AnyAgent,
-    policy: str,
-    path: Path,
-    all_of: Collection[str] = (),
-    networks: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Params:
+def load_policy_params(agent: AnyAgent, policy: str, path: Path, all_of: Collection[str] = ()) -> Params:
     """Loads the parameters of one policy of a run, or of all its policies.
 
     Args:
@@ -216,11 +194,9 @@ def load_policy_params(
         policy: name of the policy; ignored for a run with a single policy, and only for messages if all are loaded.
         path: run directory or checkpoint.
         all_of: names of the policies of an agent of several, which the run must have; () for an agent of one policy.
-        networks: fields of the network of each policy of the agent, from `_network_of`; None compares shapes only.
 
     Raises:
-        UserError: there is no intact checkpoint, the run has other policies, or its parameters have other shapes or belong to
-            another network.
+        UserError: there is no intact checkpoint, the run has other policies, or its parameters have other shapes.
     """
     try:
         saved = read_saved_run(path)
@@ -243,41 +219,12 @@ def load_policy_params(
     template = jax.eval_shape(agent.init, jax.random.key(0)).params
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), template)
     try:
-        params = unflatten(template, saved.arrays, prefix)
-        for name, expected in (networks or {}).items():
-            saved_network = saved.metadata.get("experiment", {}).get("network")
-            _require_same_acting(_network_of(saved_network, policies, name if names else ""), expected)
-        return params
+        return unflatten(template, saved.arrays, prefix)
     except UserError as error:
         raise UserError(
             f"frozen policy {policy!r} cannot use the parameters of {saved.checkpoint}: expected those of {agent.name} with "
             f"the same network, for agents that see and do the same: {error}"
         ) from error
-
-
-def _network_of(network: Any, policies: PoliciesConfig, policy: str) -> dict[str, Any]:
-    """Returns the fields of the network of one policy as JSON data; {} where it is made in code, or unknown.
-
-    Args:
-        network: of the experiment; JSON data of it in a saved run.
-        policies: settings of the policies.
-        policy: name; "" for the only one.
-    """
-    base, fields = to_json(network), to_json(NetworkConfig())
-    own = {**policies.agent_options().get(policy, {}).get("network", {}), **policies.network_options().get(policy, {})}
-    if isinstance(base, Mapping) and base.keys() <= fields.keys():
-        return {**fields, **base, **own}
-    return {**fields, **own} if own and base is not None else {}
-
-
-def _require_same_acting(saved: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raises UserError if the same parameters would act in another way; networks that are not data are not compared."""
-    if not saved or not expected:
-        return
-    names = [*_ACTING, *(name for name, (field, value) in _ACTING_WITH.items() if expected[field] == value)]
-    for name in names:
-        if saved[name] != expected[name]:
-            raise UserError(f"network.{name}: expected {expected[name]!r}, got {saved[name]!r}")
 
 
 def saved_levels(metadata: Mapping[str, Any]) -> int:

@@ -73,12 +73,12 @@ class CollectorFactory:
         shapes = trajectory_shapes(agent, setup.spec, plan.num_rows, plan.shape.rollout_length)
         dataset, limit = setup.config.dataset, setup.config.stall_timeout_seconds
         with contextlib.ExitStack() as opened:
-            client = experience = LocalReplayClient(own_replay(agent.data, dataset), shapes, limit)
-            opened.callback(experience.close)
+            client = LocalReplayClient(own_replay(agent.data, dataset), shapes, limit)
+            opened.callback(client.close)
             if dataset.path:
                 fixed = make_fixed_client(dataset, fixed_replay(agent.data, dataset), agent, setup.spec, limit)
                 opened.callback(fixed.close)
-                client = MixedReplayClient(experience, fixed)
+                client = MixedReplayClient(client, fixed)
             mesh = HostReplayMesh(devices_of(plan.learner))
             replay = HostReplay(agent, mesh, setup.keys.update, client, self.open_preparer(agent))
             opened.pop_all()  # the replay owns the client

@@ -136,7 +136,8 @@ def _require_parameters(taken: Collection[str], policies: Collection[str], check
     """Raises UserError if a policy would continue with the optimizer's state of other parameters than its own."""
     parts = {(path.partition("/")[0], _policy_of(path, policies)) for path in taken}
     for part, policy in sorted(parts):
-        if part == "opt_state" and ("params", policy) not in parts:
+        # Critics that do not act are in `extra`.
+        if part == "opt_state" and parts.isdisjoint({("params", policy), ("extra", policy)}):
             of_policy = f" of policy {policy!r}" if policy else ""
             raise UserError(
                 f"run.init_from: of {checkpoint} this run would take the optimizer's state{of_policy} without its parameters: "
@@ -147,6 +148,6 @@ def _require_parameters(taken: Collection[str], policies: Collection[str], check
 def _policy_of(path: str, policies: Collection[str]) -> str:
     """Returns the name of the policy that an array belongs to, "" if none."""
     keys = path.split("/")[1:]
-    if keys[0] == "learner" and "learner" not in policies:
+    if keys[:1] == ["learner"] and "learner" not in policies:
         keys = keys[1:]
     return keys[0] if keys and keys[0] in policies else ""

@@ -68,7 +68,9 @@ while os.getppid() == int(sys.argv[1]):
 def bare_processes(env: EnvConfig, workers: int, envs_per_worker: int) -> Iterator[Stepper]:
     """Yields processes that step their environments one by one without communication: the limit."""
     config = json.dumps(dataclasses.asdict(env))
-    commands = [[sys.executable, "-c", _BARE, config, str(envs_per_worker), str(worker)] for worker in range(workers)]
+    commands = [
+        [sys.executable, "-P", "-c", _BARE, config, str(envs_per_worker), str(worker)] for worker in range(workers)
+    ]
     with answering_processes(commands, f"a process of {env.id} alone") as processes:
         yield partial(speed_of_all, processes)
 
@@ -78,7 +80,7 @@ def run_competing_processes(count: int) -> Iterator[None]:
     """Runs competing processes that compute all the time until the exit of the context."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
-            process = subprocess.Popen([sys.executable, "-c", _COMPETING, str(os.getpid())])
+            process = subprocess.Popen([sys.executable, "-P", "-c", _COMPETING, str(os.getpid())])
             stack.enter_context(killed_at_exit(process))
         yield
 

@@ -26,6 +26,11 @@ def test_trajectories_of_skipped_updates_leave_their_place_empty():
         np.testing.assert_array_equal(memory.valid, np.broadcast_to(expected[:, None], memory.valid.shape))
 
 
+def test_trajectories_of_another_run_do_not_count():
+    memory = stored([12, 13, 14, 0, 2])  # a warm start begins to count anew
+    np.testing.assert_array_equal(memory.valid[:, 0], np.repeat([True, False, True], STEPS))
+
+
 def test_trajectories_of_a_whole_cycle_count():
     memory = stored(range(6))
     assert memory.valid.all()

@@ -193,7 +193,9 @@ def test_a_discriminator_tells_an_expert_from_a_policy():
 
 
 @pytest.mark.parametrize("is_tree", [False, True], ids=["many", "tree"])
-def test_airl_takes_actions_that_gail_does_not(is_tree):
+def test_airl_takes_actions_that_gail_does_not(is_tree, monkeypatch):
+    counts, randint = [], jax.random.randint
+    monkeypatch.setattr(jax.random, "randint", lambda *drawn: counts.append(drawn[3]) or randint(*drawn))
     many, pairs = MultiDiscreteSpec((2,), (2, 2), (0, 0)), np.ones((T, B, 2), np.int32)
     spec = dataclasses.replace(SPEC, action={"a": many, "b": many} if is_tree else many)
     expert = expert_of()._replace(action=np.arange(100).reshape(50, 2) % 2)
@@ -204,6 +206,10 @@ def test_airl_takes_actions_that_gail_does_not(is_tree):
     config = dataclasses.replace(CONFIG, algorithm="airl")
     agent = with_imitation(make_a2c(A2CConfig(), spec, NETWORK), config, spec, expert)
     jax.eval_shape(agent.update, jax.eval_shape(agent.init, KEY), batch, KEY)
+    assert counts[-2:] == [T * B, 50]
+    nothing = expert._replace(action=jax.tree.map(lambda leaf: leaf[:0], expert.action))
+    with pytest.raises(UserError, match="got none"):
+        with_imitation(make_a2c(A2CConfig(), spec, NETWORK), config, spec, nothing)
 
 
 def test_what_cannot_imitate_is_rejected():

@@ -95,7 +95,11 @@ def test_a_policy_called_learner_is_no_part_of_a_pool(start):
     fresh = state({"learner": leaf(1), "prey": leaf(1)}, ())
     assert start(source, fresh, ("learner", "prey")) == {"params/learner/kernel": 2, "params/prey/kernel": 3}
     with pytest.raises(UserError, match="nothing of .* fits"):
-        start(state({"kernel": {"kernel": leaf(2)}}, ()), fresh, ("learner", "prey"))
+        start(
+            state({"learner": {"learner": leaf(2), "prey": leaf(2)}}, ()),
+            state({"prey": leaf(1)}, ()),
+            ("learner", "prey"),
+        )
 
 
 def test_optimizer_state_without_its_parameters_is_rejected(start):
@@ -104,6 +108,18 @@ def test_optimizer_state_without_its_parameters_is_rejected(start):
     with pytest.raises(UserError, match="optimizer's state of policy 'prey' without its parameters: expected both"):
         start(source, fresh, POLICIES, init_optimizer=True)
     assert start(source, fresh, POLICIES) == {"params/hunters/kernel": 2}
+
+
+def test_critics_are_taken_with_their_optimizer(start):
+    def actor_critic(value):
+        return state({"actor": leaf(value)}, {"actor": leaf(value), "critic": leaf(value)}, {"critic": leaf(value)})
+
+    taken = start(actor_critic(2), actor_critic(1), init_only=("critic/*",), init_optimizer=True)
+    assert taken == {"opt_state/critic/kernel": 2, "extra/critic/kernel": 2}
+
+
+def test_a_bare_array_is_taken(start):
+    assert start(state(np.full(2, 2.0), ()), state(np.full(2, 1.0), ())) == {"params": 2}
 
 
 def test_all_state_of_optimizers_is_left_out(start):

@@ -175,6 +175,21 @@ def test_turn_based_players_leave_one_by_one():
         TurnBased(OneByOne(spaces.Box(0, 1)))
 
 
+def test_turn_based_players_may_leave_at_their_own_turn():
+    class LeavesLater(OneByOne):
+        def step(self, action):
+            after = {"x": "z", "z": "y", "y": "z"}[self.agent_selection]
+            super().step(action)
+            self.agent_selection = after
+
+    game = TurnBased(LeavesLater())
+    game.reset()
+    assert game.step(dict.fromkeys("xyz", 1))[2] == {"x": False, "y": True, "z": False}
+    assert game.agents == ["x", "z"]
+    assert game.step({"x": 0, "z": 0})[2] == {"x": False, "z": False}
+    assert game.agents == ["x", "z"]
+
+
 class OneByOne:
     """An AEC game of three in which x moves first, which ends y's part in it, and z moves next."""
 
