@@ -31,6 +31,7 @@ class Reporter:
         action_repeat: frames an env step.
         plan: whose fragments the shares are of.
         machine: returns what the machine does, by metric name (`MachineUsage.values`).
+        started: `time.perf_counter()` when training started, before programs were compiled; None for now.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Reporter:
         action_repeat: int,
         plan: Plan,
         machine: Callable[[], Mapping[str, float]] = dict,
+        started: float | None = None,
     ) -> None:
         self._plan, self._machine = plan, machine
         self._sink, self._learner, self._source_totals = sink, learner, source_totals
         self._steps_per_update, self._repeat = steps_per_update, action_repeat
-        self._started = self._since = time.perf_counter()
+        self._since = time.perf_counter()
+        self._started = self._since if started is None else started
         self._before: dict[str, float] = self._totals()
         self._measured_from = (self._since, self._before)  # the newest record's beginning
         self.checkpoint_update = 0

@@ -63,6 +63,7 @@ class TrainingLoop:
     def run(self) -> RunReport:
         """Trains from the newest checkpoint, if there is any, until the budget is spent or a stop is requested."""
         setup, config, trainable = self._setup, self._setup.config, self._trainable
+        started = time.perf_counter()
         first = trainable.restore_or_init(self._checkpoints.restore())
         setup.directory.record({**setup.identity, NUM_UPDATES: config.num_updates}, plan_to_json(setup.plan))
         if first < config.num_updates:
@@ -70,7 +71,6 @@ class TrainingLoop:
         elif not self._has_work():
             setup.directory.log("already complete")
             return self._report(first, 0.0)
-        started = time.perf_counter()
         sinks = self._make_sinks(first)
         with contextlib.ExitStack() as held:
             held.enter_context(stop_on_signals(self._stop, config.shutdown_timeout_seconds))
@@ -81,7 +81,7 @@ class TrainingLoop:
             held.push(lambda kind, failure, trace: trainable.close(failure))
             held.push(lambda kind, failure, trace: setup.lifecycle.join(failure=failure))
             self._learner = learner = trainable.start()
-            self._reporter = self._make_reporter(sinks, learner)
+            self._reporter = self._make_reporter(sinks, learner, started)
             self._active = ActiveRun(setup, trainable, learner, sinks, self)
             trainable.check_restored(self.should_stop)
             self.call("on_start")
@@ -231,7 +231,7 @@ class TrainingLoop:
     def _episode_metrics(self) -> dict[str, float]:
         return self._coordinator.merge_episodes(self._trainable.episode_metrics())
 
-    def _make_reporter(self, sinks: Sinks, learner: AnyLearner) -> Reporter:
+    def _make_reporter(self, sinks: Sinks, learner: AnyLearner, started: float) -> Reporter:
         setup = self._setup
 
         def totals() -> dict[str, float]:
@@ -239,7 +239,7 @@ class TrainingLoop:
 
         steps = setup.config.env_steps_per_update
         machine = MachineUsage(jax.local_devices()).values if self._coordinator.is_main else dict
-        reporter = Reporter(sinks, learner, totals, steps, setup.spec.action_repeat, setup.plan, machine)
+        reporter = Reporter(sinks, learner, totals, steps, setup.spec.action_repeat, setup.plan, machine, started)
         reporter.checkpoint_update = learner.num_updates
         return reporter
 

@@ -1,6 +1,7 @@
 """Callbacks of a run: what they see, how they stop and save it, and what their errors leave."""
 
 import json
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.training import train as training
+from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.stop_rules import Plateau, TargetReturn
 from tests.support.run_configs import run_config
 
@@ -68,6 +70,19 @@ def test_device_plan_calls_callbacks(tmp_path):
     updates = [update[0] for update in seen.updates]
     assert updates == sorted(set(updates))
     assert {1, 3, 6} <= set(updates) <= set(range(1, 7))  # a slow machine makes smaller dispatches
+
+
+def test_device_plan_counts_compilation_as_training_time(tmp_path, monkeypatch):
+    start = DeviceTrainable.start
+
+    def start_slowly(trainable):
+        time.sleep(2.0)
+        return start(trainable)
+
+    monkeypatch.setattr(DeviceTrainable, "start", start_slowly)
+    report = train(tmp_path, [], jaxsrl.EnvConfig("CartPole-v1", suite="jax"), plan="device_only")
+    records = [json.loads(line) for line in (report.directory / "metrics.jsonl").read_text().splitlines()]
+    assert records[0]["wall_seconds"] > 2.0
 
 
 class Stops(jaxsrl.Callback):

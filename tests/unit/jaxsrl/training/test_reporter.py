@@ -128,3 +128,13 @@ def test_wall_time_is_real_time():
     time.sleep(0.02)
     reporter.write({})
     assert 0.02 <= kept.records[0].wall_seconds <= time.monotonic() - start
+
+
+def test_wall_time_includes_compilation_before_the_first_record(monkeypatch):
+    clock, parts, kept = Clock(monkeypatch), Parts(), Kept()
+    reporter = Reporter(kept, parts.learner, parts.source.totals, 64, 1, SERIAL, started=clock.now - 8.0)
+    parts.advance(updates=1, lag=0.0, waited=0.0)
+    clock.now += 2.0
+    reporter.write({})
+    assert kept.records[0].wall_seconds == 10.0
+    assert kept.records[0].values["speed/env_steps_per_second"] == 32.0
