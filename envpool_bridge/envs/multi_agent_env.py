@@ -319,30 +319,30 @@ class ParallelRows:
         self._next_cut = min((cut for cut in self._cuts if cut > self._num_steps), default=_NEVER)
 
     def _replay(self, number: int, request: EpisodeReset, out: FirstRows | StepRows) -> dict[str, Any]:
-        """Replays the environment's episode up to its saved step, if all its agents have the same number of actions."""
+        """Replays the environment's episode up to its saved step."""
         if self._seeds is None:
             raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
-        base = number * self._spec.rows_per_env
-        rows = range(base, base + self._spec.rows_per_env)
-        self._episodes[number] = min(request.episodes[row] for row in rows)  # rows count late joins too
-        options = reset_options(request.stages[base] if request.stages else self.read_stage(base))
+        rows = range(number * self._spec.rows_per_env, (number + 1) * self._spec.rows_per_env)
+        self._episodes[number] = min(request.episodes[row] for row in rows)  # old checkpoints count late joins
+        options = reset_options(request.stages[rows.start] if request.stages else self.read_stage(rows.start))
         observations = self._reset_env(number, self._seeds[number].seed(self._episodes[number]), options)
         actions = [request.actions[row] for row in rows]
         lengths = {0 if action is None else len(leaves(action)[0]) for action in actions}
         if len(lengths) != 1 or lengths == {0}:
-            return observations  # an agent joined late: this environment starts a new episode
+            return observations  # not saved, or an old checkpoint has no actions of before a late join
         env = self._envs[number]
         columns = [column.replayed(action) for column, action in zip(self._columns, actions, strict=True)]
-        length = lengths.pop()
+        length, living = lengths.pop(), env.agents
         for t in range(length):
             request.on_step()
-            given = {name: columns[self._places[name]][t] for name in env.agents}
+            living = list(env.agents)  # step may change it
+            given = {name: columns[self._places[name]][t] for name in living}
             try:
                 observations = env.step(given)[0]
             except Exception as error:
                 raise self._raised(number, "step (replayed after a resume)", error) from error
         self._begin(number, self._num_steps - length)
-        out.is_first[base : base + self._spec.rows_per_env] = False
+        out.is_first[rows] = [name in env.agents and name not in living for name in self._names]
         return observations
 
     def _read(self, action: Tree) -> list[dict[str, Any]]:

@@ -200,6 +200,17 @@ def repeat_first_frames(frames: np.ndarray, is_first: np.ndarray) -> None:
         frames[:first, row] = frames[first, row]
 
 
+def starts_of_envs(is_first: np.ndarray, rows_per_env: int) -> np.ndarray:
+    """Returns [T, R] bool: whether the environment of each row starts an episode, not only its agent, which may join late.
+
+    Args:
+        is_first: [T, R] bool, R rows of whole environments.
+        rows_per_env: agents of an environment. At least one is there when another joins.
+    """
+    by_env = is_first.reshape(len(is_first), is_first.shape[1] // rows_per_env, rows_per_env)
+    return np.repeat(by_env.all(-1), rows_per_env, axis=1)
+
+
 _ROW_FIELDS = ("is_first", "reward", "terminated", "truncated", "valid", "policy_version", "stepped_at")
 """Arrays of a slot with the axes [T, rows], or [T, parts]."""
 

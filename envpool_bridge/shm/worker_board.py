@@ -120,17 +120,17 @@ class WorkerBoard:
         self._episodes[sequence % 2, self._shape.part_rows(part)] = episodes
         self._words[(self._shape.num_workers + part) * _WORDS] = sequence
 
-    def carry_episodes(self, part: int, sequence: int, is_first: np.ndarray) -> None:
+    def carry_episodes(self, part: int, sequence: int, starts: np.ndarray) -> None:
         """Records the episodes at the start of the slot of `sequence`; a second call does nothing.
 
         Args:
             part: part of the rows.
             sequence: sequence that starts.
-            is_first: [T, R] bool, of the observations that follow the steps of the previous slot.
+            starts: [T, R] bool, whether an episode starts with the observations that follow the steps of the previous slot.
         """
         if self._words[(self._shape.num_workers + part) * _WORDS] < sequence:
             columns = self._shape.part_rows(part)
-            self.record_episodes(part, sequence, self._episodes[(sequence - 1) % 2, columns] + is_first.sum(0))
+            self.record_episodes(part, sequence, self._episodes[(sequence - 1) % 2, columns] + starts.sum(0))
 
     def episodes(self, part: int, sequence: int) -> np.ndarray:
         """Returns the episode of each row of the part at the start of the slot of `sequence`, [R] int64."""

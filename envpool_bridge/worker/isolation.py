@@ -127,7 +127,7 @@ class IsolatedRows:
                     self.on_cut(env.rows)
             else:
                 self._start_next(env, part, made_progress=False)
-            env.episodes += part.is_first
+            env.episodes += part.is_first.all()  # not where an agent joins
             env.shown = part.observation
 
     def verify(self, observation: Tree, reward: np.ndarray) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from envpool_bridge.envs.protocol import EnvRows, EpisodeReset, FirstRows, ResetRequest, StepRows
 from envpool_bridge.shm.layout import PoolShape
-from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.shm.slots import SlotViews, starts_of_envs
 from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 
@@ -28,12 +28,19 @@ class Recovery:
         slots: all slots.
         progress: counters.
         board: recovery data of the workers.
+        rows_per_env: of the spec.
     """
 
     def __init__(
-        self, worker: int, shape: PoolShape, slots: list[SlotViews], progress: ProgressCounters, board: WorkerBoard
+        self,
+        worker: int,
+        shape: PoolShape,
+        slots: list[SlotViews],
+        progress: ProgressCounters,
+        board: WorkerBoard,
+        rows_per_env: int,
     ) -> None:
-        self._worker, self._shape, self._slots = worker, shape, slots
+        self._worker, self._shape, self._slots, self._rows_per_env = worker, shape, slots, rows_per_env
         self._progress, self._board = progress, board
         self._has_stepped = False
 
@@ -59,8 +66,8 @@ class Recovery:
         """Returns, for each row of the part, the episode after the one at `step`."""
         sequence, t = divmod(step, self._shape.rollout_length)
         slot = self._slots[sequence % self._shape.num_slots]
-        started = slot.is_first[1 : t + 1, self._shape.part_rows(part)].sum(0)
-        return tuple((self._board.episodes(part, sequence) + started + 1).tolist())
+        started = starts_of_envs(slot.is_first[1 : t + 1, self._shape.part_rows(part)], self._rows_per_env)
+        return tuple((self._board.episodes(part, sequence) + started.sum(0) + 1).tolist())
 
     def cut_episodes(self, part: int, step: int, rows: slice = slice(None)) -> None:
         """Ends the episodes in progress at the broken step `step`, and counts them.

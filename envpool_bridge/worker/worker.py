@@ -32,7 +32,7 @@ from envpool_bridge.options import PoolOptions
 from envpool_bridge.shm import segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import SlotLayout
-from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
+from envpool_bridge.shm.slots import SlotAccess, SlotViews, starts_of_envs, view_slots
 from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.specs import NEXT_LEVEL
 from envpool_bridge.spec.tree import Tree, take
@@ -153,7 +153,8 @@ class Worker:
         self._rollout_length, self._num_slots = shape.rollout_length, shape.num_slots
         self._window = self._rollout_length * self._num_slots
         self._board = WorkerBoard(shape, board)
-        self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board)
+        agents = config.layout.spec.rows_per_env
+        self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board, agents)
         self._seed_global_generators()
         self._board.start_disabled(config.worker)
         source: EnvSource = pickle.loads(config.source)
@@ -306,7 +307,8 @@ class Worker:
     def _open_slot(self, part: Part, sequence: int) -> None:
         # The observation after the last step belongs to both trajectories: the end of one and the start of the next.
         before, slot = (sequence - 1) % self._num_slots, sequence % self._num_slots
-        self._board.carry_episodes(part.part, sequence, self._slots[before].is_first[1:, part.columns])
+        starts = starts_of_envs(self._slots[before].is_first[1:, part.columns], self._config.layout.spec.rows_per_env)
+        self._board.carry_episodes(part.part, sequence, starts)
         self._access.carry(self._slots[before], self._slots[slot], part.columns)
         part.whole[slot].prepare()  # after the carry: a ring of one slot has only this slot
         self._slots[slot].incarnation[part.part] = self._counters.incarnation(part.part)

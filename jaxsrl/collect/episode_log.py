@@ -11,7 +11,7 @@ import numpy as np
 
 from envpool_bridge.envs.protocol import EpisodeReset, has_stages
 from envpool_bridge.shm.layout import field_name
-from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.shm.slots import SlotViews, starts_of_envs
 from envpool_bridge.spec.encoding import concatenated
 from envpool_bridge.spec.specs import NEXT_LEVEL, EnvSpec, SpecTree, zeros_of
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
@@ -34,7 +34,7 @@ class EpisodeLog:
         agent_state: recurrent state of a row, a tree of ArraySpec.
 
     Attributes:
-        episodes: [B] int64, index of each row's episode.
+        episodes: [B] int64, index of each row's episode: of its environment, also where the agent has joined late.
         end_step: step of the run at which the next slot starts.
         restarted: [B] bool, rows whose saved episode was too long for a replay: they started the next one.
         row_stages: [B] int64, stage or level of each row's episode; None where resets have none.
@@ -70,9 +70,10 @@ class EpisodeLog:
         """Records a full slot; copies its actions."""
         length = len(slot.valid)
         self._blocks.append((self.end_step, map_leaves(np.copy, slot.action)))
+        starts = starts_of_envs(slot.is_first, self._spec.rows_per_env)
         # A row that could not be replayed starts an episode with the first observation after a resume.
-        self._starts[slot.is_first[0]] = self.end_step
-        resets = slot.is_first[1:]  # [T, B]; not ~valid: steps of an absent agent are invalid too
+        self._starts[starts[0]] = self.end_step
+        resets = starts[1:]  # [T, B]; not ~valid: steps of an absent agent are invalid too
         any_reset = resets.any(0)
         last = length - 1 - np.argmax(resets[::-1], axis=0)
         self._starts = np.where(any_reset, self.end_step + last + 1, self._starts)

@@ -28,7 +28,7 @@ class Ring:
         self.progress = ProgressCounters(layout, self.segment.buffer, FIRST)
         self.progress.start_at(FIRST)
         self.slots = view_slots(layout, self.segment.buffer)
-        self.recovery = Recovery(0, SHAPE, self.slots, self.progress, self.board)
+        self.recovery = Recovery(0, SHAPE, self.slots, self.progress, self.board, 1)
 
     def observe(self, step):
         """As a worker that has posted all up to the observation of this step."""
@@ -163,6 +163,16 @@ def test_recovery_next_episodes_continue_earlier_slots(ring):
     second.is_first[0] = first.is_first[T]
     second.is_first[2, 2] = second.is_first[3, 0] = True
     assert ring.recovery.next_episodes(0, BEGIN + T + 2) == (4, 3, 9, 2)
+
+
+def test_agents_that_join_begin_no_episode_of_their_environment(ring):
+    recovery = Recovery(0, SHAPE, ring.slots, ring.progress, ring.board, rows_per_env=2)
+    ring.board.record_episodes(0, FIRST, [3, 3, 7, 7])
+    slot = ring.slot(BEGIN)
+    slot.is_first[...] = False
+    slot.is_first[1] = [True, False, True, True]
+    slot.is_first[2] = [False, True, False, False]
+    assert recovery.next_episodes(0, BEGIN + 3) == (4, 4, 9, 9)
 
 
 def test_rows_that_are_given_up_are_counted_by_worker(ring):
