@@ -61,7 +61,8 @@ class MuZeroConfig:
         value_limit: Largest rescaled value and reward that networks represent: 20 stands for about 430, 300 for about 64,000.
         unroll_steps: K, steps of the model in a loss.
         n_step: Rewards of a value target before it bootstraps.
-        n_step_decay_fraction: Fraction of the run in which a window's n falls by 1 as it ages (EfficientZero: 0.3). None: never.
+        n_step_decay_fraction: Fraction of the run in which a window's n falls by 1 as it ages (EfficientZero: 0.3); a dataset's
+            windows are as old as the run. None: never.
         discount: g, per env step.
         value_coef: Weight of the loss of values.
         reward_coef: Weight of the loss of rewards.
@@ -69,7 +70,8 @@ class MuZeroConfig:
         projection_size: Numbers in the vectors that the consistency loss compares.
         value_prefix: Whether the model predicts sums of rewards over an unroll by an LSTM (EfficientZero), not each reward.
         target_update_period: Gradient steps between two copies to the target network, which bootstraps and reanalyzes.
-        reanalyze_fraction: Share of the windows of each sample whose search policies are computed again (MuZero Reanalyze).
+        reanalyze_fraction: Share of the windows of each sample, those of a dataset too, whose search policies are computed again
+            (MuZero Reanalyze).
         total_updates: Trajectories of the whole run, for all schedules.
         learning_rate: Initial learning rate.
         learning_rate_schedule: Change of the learning rate over the run.
@@ -304,9 +306,16 @@ def policy_loss(muzero: MuZero, policy: Array, extras: dict[str, Array], k: int)
 
 
 def reanalyze(muzero: MuZero, params: Params, extra: TargetNetwork, sample: Sample, key: Array) -> Sample:
-    """Returns the sample with new search policies in a share of its windows, by the target network (appendix H)."""
+    """Returns the sample with new search policies in a share of its windows, by the target network (appendix H).
+
+    The windows are chosen at random: those of a dataset are the last of a mixed sample.
+    """
     del params
     window, num_states = sample.trajectory, muzero.config.unroll_steps + 1
-    num_windows = max(1, round(muzero.config.reanalyze_fraction * sample.probability.shape[0]))
-    extras = search_again(muzero.search, extra.target, window, num_states, num_windows, key)
+    num_windows = sample.probability.shape[0]
+    choice_key, search_key = jax.random.split(key)
+    chosen = jax.random.permutation(choice_key, num_windows)[
+        : max(1, round(muzero.config.reanalyze_fraction * num_windows))
+    ]
+    extras = search_again(muzero.search, extra.target, window, num_states, chosen, search_key)
     return dataclasses.replace(sample, trajectory=dataclasses.replace(window, extras=extras))

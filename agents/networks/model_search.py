@@ -78,26 +78,25 @@ def recorded_search(result: SearchResult, choices: Choices) -> dict[str, Array]:
 
 
 def search_again(
-    search: SearchFn, params: Params, window: Trajectory, num_states: int, num_windows: int, key: Array
+    search: SearchFn, params: Params, window: Trajectory, num_states: int, chosen: Array, key: Array
 ) -> dict[str, Array]:
-    """Returns the extras of windows with those of new searches in the first states of the first windows. `key` is consumed.
+    """Returns the extras of windows with those of new searches in the first states of some windows. `key` is consumed.
 
     Args:
         search: From `make_search`.
         params: Of the model.
         window: N windows of at least `num_states` steps.
         num_states: States of a window that are searched again.
-        num_windows: At most N.
+        chosen: [M] int32, the windows that are searched again.
         key: Consumed.
     """
-    observation = jax.tree.map(
-        lambda leaf: leaf[:num_states, :num_windows].reshape(-1, *leaf.shape[2:]), window.observation
-    )
+    num_windows = len(chosen)
+    observation = jax.tree.map(lambda leaf: leaf[:num_states, chosen].reshape(-1, *leaf.shape[2:]), window.observation)
     renewed = recorded_search(
         *search(params, observation, jax.random.split(key, num_states * num_windows), jnp.ones(()))
     )
     extras = dict(window.extras)
     for name, values in renewed.items():
         shaped = values.reshape(num_states, num_windows, *values.shape[1:])
-        extras[name] = extras[name].at[:num_states, :num_windows].set(shaped)
+        extras[name] = extras[name].at[:num_states, chosen].set(shaped)
     return extras

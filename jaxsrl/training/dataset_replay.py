@@ -118,7 +118,7 @@ def make_fixed_client(
     timeout_seconds: float,
     joins: bool = False,
 ) -> FixedReplayClient:
-    """Returns a client that samples from a dataset.
+    """Returns a client that samples from a dataset, whose steps have the policy version 0.
 
     Args:
         config: names a dataset that `open_for_agent` accepted.
@@ -141,7 +141,9 @@ def make_fixed_client(
         # Its update reads the whole context from the window.
         shapes, state = dataclasses.replace(shapes, agent_state=()), ()
     extras = {name: known[name] for name in agent.extras}
-    recorded = dataclasses.replace(dataset.steps, extras=extras, agent_state=state)
+    # The versions of the run that recorded the steps say nothing of this run's: its steps are older than its first update.
+    versions = np.broadcast_to(np.int32(0), dataset.steps.policy_version.shape)
+    recorded = dataclasses.replace(dataset.steps, extras=extras, agent_state=state, policy_version=versions)
     # Views of whole files; a file has a few steps more than can be used.
     arrays: Trajectory = jax.tree.map(lambda leaf, shape: np.asarray(leaf)[: shape.shape[0]], recorded, shapes)
     num_samples = config.gradient_steps_per_update

@@ -20,6 +20,7 @@ from jaxsrl.datasets.writer import DatasetWriter
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.record import RecordConfig, record
 from jaxsrl.experiment import Experiment
+from jaxsrl.replay.fixed import FixedReplayClient
 from jaxsrl.replay.host.buffer import HostBuffer
 from jaxsrl.training.dataset_replay import open_for_agent
 from jaxsrl.training.train import TrainingLoop
@@ -222,6 +223,31 @@ def test_a_share_of_each_sample_is_from_the_dataset(recorded, tmp_path, monkeypa
             quiet=True
         )
     same(resumed.state, whole, rtol=0, atol=0)
+
+
+def test_versions_of_the_recording_run_are_not_those_of_this_run(recorded, tmp_path, monkeypatch):
+    """An agent that asks for the age of a window would take a dataset's windows for new ones, if not for later than now."""
+    versions = []
+    sample = FixedReplayClient.sample
+
+    def noted(self):
+        taken = sample(self)
+        versions.append(np.asarray(taken.trajectory.policy_version))
+        return taken
+
+    monkeypatch.setattr(FixedReplayClient, "sample", noted)
+    steps = dataclasses.replace(recorded.steps, policy_version=np.full_like(recorded.steps.policy_version, 5000))
+    path = with_manifest(dataclasses.replace(recorded, steps=steps), tmp_path / "set")
+    for name, changes in (
+        ("offline", {}),
+        ("serial", {"replay_memory": "host", "total_env_steps": 96, "gradient_steps": None}),
+    ):
+        dataset = open_dataset(path)
+        assert (np.asarray(dataset.steps.policy_version) == 5000).all()
+        experiment(tmp_path / name, dataset, **{"plan": name, **changes}).train(quiet=True)
+        assert versions
+        assert not np.any(versions)
+        versions.clear()
 
 
 @pytest.mark.slow

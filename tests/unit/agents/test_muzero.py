@@ -1,4 +1,4 @@
-"""MuZero's loss against a loop over windows, its search, proposals, priorities and reanalysis."""
+"""MuZero's loss against a loop over windows, its search, proposals and priorities."""
 
 import dataclasses
 from functools import partial
@@ -14,7 +14,6 @@ from agents.muzero import (
     build_muzero,
     loss,
     make_muzero,
-    reanalyze,
     value_targets,
 )
 from agents.networks.config import NetworkConfig
@@ -330,24 +329,6 @@ def test_initial_priorities_are_errors_of_the_recorded_values():
     g = CONFIG.discount
     expected = [abs(1 + g + g**2 * (t + 2) - t) for t in range(rollout)]
     np.testing.assert_allclose(agent.data.initial_priority(trajectory)[:, 0], expected, rtol=1e-5)
-
-
-def test_reanalysis_searches_a_share_of_the_windows_anew():
-    config = dataclasses.replace(CONFIG, reanalyze_fraction=0.5)
-    muzero, agent = build_muzero(config, DISCRETE, NETWORK), make_muzero(config, DISCRETE, NETWORK)
-    state = agent.init(jax.random.key(0))
-    window = jax.tree.map(jnp.asarray, windows(agent, DISCRETE))
-    sample, key = Sample(window, jnp.ones(N), jnp.array(N)), jax.random.key(3)
-    renewed = reanalyze(muzero, {}, state.extra, sample, key).trajectory.extras
-    old = window.extras
-    for name in ("search_policy", "root_value"):
-        np.testing.assert_array_equal(renewed[name][:, 3:], old[name][:, 3:])
-        np.testing.assert_array_equal(renewed[name][K + 1 :], old[name][K + 1 :])
-    flat = jax.tree.map(lambda leaf: leaf[: K + 1, :3].reshape(-1, 4), window.observation)
-    result, _ = muzero.search(state.extra.target, flat, jax.random.split(key, 3 * (K + 1)), jnp.ones(()))
-    np.testing.assert_allclose(renewed["search_policy"][: K + 1, :3].reshape(-1, ACTIONS), result.policy, atol=1e-6)
-    assert len(agent.data.transforms) == 1
-    assert make_muzero(CONFIG, DISCRETE, NETWORK).data.transforms == ()
 
 
 def test_gradient_steps_lower_the_loss():
