@@ -2,7 +2,7 @@
 
 import { h, say, svg } from "./dom.js";
 import { clock, compact, duration, measured, ticks, timeTicks, whole } from "./format.js";
-import { extent, nearest, padded, path, smoothed, within, X_AXES } from "./scales.js";
+import { extent, nearest, padded, path, smoothed, within } from "./scales.js";
 
 const LEFT = 52,
   RIGHT = 12,
@@ -29,6 +29,7 @@ export class Chart {
     this.isVisible = this.isDirty = false;
     this.cursor = null;
     this.drag = null;
+    this.about = h("span", { class: "metric", text: metric.about });
     this.now = h("span", { class: "now" });
     this.drawing = svg("svg", { class: "chart", height, tabindex: "0", role: "img" });
     this.tooltip = h("div", { class: "tooltip", hidden: true });
@@ -40,7 +41,7 @@ export class Chart {
         "div",
         { class: "chart-head" },
         h("h3", { text: metric.title, title: metric.name }),
-        h("span", { class: "metric", text: metric.about }),
+        this.about,
         this.now,
       ),
       this.drawing,
@@ -53,10 +54,11 @@ export class Chart {
     resizes.observe(this.element);
   }
 
-  // lines: [{name, color, dashed, isExtra, points}], the extra ones beside those of runs; x: a key of X_AXES;
-  // range: [from, to] or null; resumed: [x, ...].
+  // lines: [{name, color, dashed, isExtra, points}], the extra ones beside those of runs; x: the key of an axis, and its unit;
+  // about: the unit of the metric; range: [from, to] or null; resumed: [x, ...].
   update(data) {
     this.data = data;
+    say(this.about, data.about);
     this.invalidate();
   }
 
@@ -202,7 +204,7 @@ export class Chart {
   }
 
   describe(xs) {
-    const unit = X_AXES[this.data.x].unit;
+    const { unit } = this.data;
     const values = this.shown.map((line) => `${line.name} ${measured(this.lastOf(line.smooth))}`).join(", ");
     this.drawing.setAttribute(
       "aria-label",
@@ -238,7 +240,7 @@ export class Chart {
       ),
     );
     found.sort((a, b) => b.at[1] - a.at[1]);
-    const unit = this.data.x === "time" ? "" : ` ${X_AXES[this.data.x].unit}`;
+    const unit = this.data.x === "time" ? "" : ` ${this.data.unit}`;
     this.tooltip.replaceChildren(
       h("div", { class: "at", text: `${this.xText(anchor)}${unit}` }),
       ...found

@@ -3,11 +3,15 @@
 import { details } from "./details.js";
 import { card, h } from "./dom.js";
 import { bytes, when, whole } from "./format.js";
+import { capital, stepUnit } from "./scales.js";
 
 export function checkpointsTab(store, name) {
   const element = h("div", { class: "panel" }, h("p", { class: "empty", text: "Checking files…" }));
   const ask = details(name, "api/checkpoints", (found) => {
-    element.replaceChildren(...(found.error ? [h("p", { class: "empty", text: found.error })] : sections(found)));
+    const unit = stepUnit(store.runsOf([name]));
+    element.replaceChildren(
+      ...(found.error ? [h("p", { class: "empty", text: found.error })] : sections(found, unit)),
+    );
   });
   return {
     element,
@@ -17,10 +21,10 @@ export function checkpointsTab(store, name) {
   };
 }
 
-function sections({ checkpoints, versions, quarantine }) {
+function sections({ checkpoints, versions, quarantine }, unit) {
   if (!checkpoints.length && !quarantine.length)
     return [card("Checkpoints", h("p", { class: "empty", text: "None yet." }))];
-  const heads = ["Update", "Env steps", "Size", "Arrays", "Written", "Health"];
+  const heads = ["Update", capital(unit), "Size", "Arrays", "Written", "Health"];
   const rows = checkpoints.map((one) =>
     h(
       "tr",

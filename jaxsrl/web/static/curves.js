@@ -5,11 +5,11 @@ import { Chart } from "./chart.js";
 import { h, say, segmented } from "./dom.js";
 import { measured } from "./format.js";
 import { columnsWith, describeMetric, EVALUATED, grouped, RETURN } from "./metrics.js";
-import { points, X_AXES } from "./scales.js";
+import { axesOf, points, stepUnit } from "./scales.js";
 
 const NO_RECORDS = "No records yet: the first one follows the first update.";
 
-// x, smoothing, zoom (and, with `find`, a filter of metrics); `changed` is called after a choice.
+// x, smoothing, zoom (and, with `find`, a filter of metrics); `changed` is called after a choice, `update` with the runs.
 export function controls(changed, { find = false } = {}) {
   const now = read();
   const weight = h("output", { text: now.smooth === "0" ? "off" : now.smooth });
@@ -26,7 +26,11 @@ export function controls(changed, { find = false } = {}) {
       changed();
     },
   });
-  const labels = Object.fromEntries(Object.entries(X_AXES).map(([key, { label }]) => [key, label]));
+  const labels = Object.fromEntries(Object.entries(axesOf([])).map(([key, { label }]) => [key, label]));
+  const axis = segmented("Horizontal axis", labels, now.x, (x) => {
+    choose({ x, from: "", to: "" });
+    changed();
+  });
   const whole = h("button", {
     class: "button",
     type: "button",
@@ -51,18 +55,22 @@ export function controls(changed, { find = false } = {}) {
   const element = h(
     "div",
     { class: "controls" },
-    segmented("Horizontal axis", labels, now.x, (x) => {
-      choose({ x, from: "", to: "" });
-      changed();
-    }),
+    axis,
     h("label", {}, "Smoothing", slider, weight),
     search,
     whole,
   );
   return {
     element,
-    update: () => {
+    update: (runs) => {
       whole.hidden = read().from === "";
+      const axes = axesOf(runs);
+      for (const button of axis.children) {
+        const { key } = button.dataset;
+        button.hidden = !axes[key];
+        button.setAttribute("aria-pressed", String(key === chosenAxis(axes)));
+        if (axes[key]) say(button, axes[key].label);
+      }
     },
   };
 }
@@ -74,10 +82,18 @@ function zoom(changed) {
   };
 }
 
+// The key of the chosen axis, or of the steps where these axes lack it.
+export function chosenAxis(axes) {
+  const { x } = read();
+  return axes[x] ? x : "steps";
+}
+
 // What a chart of `metric` shows of these runs.
-export function dataOf(store, names, metric) {
-  const { x, smooth, from, to } = read();
-  const axis = X_AXES[x] ? x : "steps";
+function dataOf(store, names, metric) {
+  const { smooth, from, to } = read();
+  const axes = axesOf(store.runsOf(names)),
+    x = chosenAxis(axes),
+    axis = axes[x];
   const lines = names
     .map((name) => ({
       name,
@@ -89,7 +105,7 @@ export function dataOf(store, names, metric) {
   if (metric === RETURN) lines.push(...evaluated(store, names, axis));
   const only = names.length === 1 ? store.recordsOf(names[0]) : null;
   const steps = only?.columns.env_steps ?? [],
-    xs = only?.columns[X_AXES[axis].column] ?? [];
+    xs = only?.columns[axis.column] ?? [];
   const resumed = (only?.resumedAt ?? [])
     .map(
       (at) =>
@@ -103,7 +119,9 @@ export function dataOf(store, names, metric) {
     .filter((at) => at !== undefined);
   return {
     lines,
-    x: axis,
+    x,
+    unit: axis.unit,
+    about: describeMetric(metric, axes.steps.unit).about,
     smooth: Number(smooth) || 0,
     range: from === "" ? null : [Number(from), Number(to)],
     resumed,
@@ -126,7 +144,7 @@ function evaluated(store, names, axis) {
 // One large chart with its controls: of the return, for the page of all runs.
 export function returnChart(store, names) {
   const update = () => {
-    bar.update();
+    bar.update(store.runsOf(names()));
     chart.update(dataOf(store, names(), RETURN));
   };
   const chart = new Chart(describeMetric(RETURN), { height: 300, large: true, onzoom: zoom(() => update()) });
@@ -190,9 +208,10 @@ export function curves(store, names) {
   }
 
   function update() {
-    bar.update();
     const shown = names(),
-      now = JSON.stringify([read(), shown.map((name) => [name, store.recordsOf(name).mark])]);
+      runs = store.runsOf(shown),
+      now = JSON.stringify([read(), stepUnit(runs), shown.map((name) => [name, store.recordsOf(name).mark])]);
+    bar.update(runs);
     if (now === drawn) return; // nothing new: what is selected or dragged stays as it is
     drawn = now;
     const found = grouped(shown.map((name) => store.recordsOf(name)));

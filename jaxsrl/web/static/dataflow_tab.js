@@ -1,9 +1,9 @@
 // The plan's drawing, each fragment colored by how busy it is now, and where its time went.
 
-import { read } from "./address.js";
+import { chosenAxis } from "./curves.js";
 import { card, h, say, svg } from "./dom.js";
 import { clock, compact, percent } from "./format.js";
-import { X_AXES } from "./scales.js";
+import { axesOf } from "./scales.js";
 import { getText, ofRun } from "./store.js";
 
 const RECENT = 5,
@@ -60,7 +60,7 @@ export function dataflowTab(store, name) {
     if (!fragments) return;
     const measured = fragments.map((fragment) => ({ ...fragment, ...columnsOf(records, fragment) }));
     for (const one of measured) color(one);
-    showShares(shares, measured, records);
+    showShares(shares, measured, records, axesOf(store.runsOf([name])));
     nothing.hidden = shares.children.length > 0;
   }
 
@@ -85,9 +85,9 @@ function color({ group, busy, busyShares, waitShares }) {
   say(busy, level !== null ? `busy ${percent(level)}` : waits !== null ? `waits ${percent(waits)}` : "");
 }
 
-function showShares(holder, measured, records) {
-  const { x } = read();
-  const xs = (records.columns[X_AXES[x].column] ?? []).map((value) => value ?? 0);
+function showShares(holder, measured, records, axes) {
+  const x = chosenAxis(axes);
+  const xs = (records.columns[axes[x].column] ?? []).map((value) => value ?? 0);
   const shown = measured.filter((one) => one.busyShares || one.waitShares);
   const rows = shown.map((one) => {
     const level = recent(one.busyShares),
@@ -104,7 +104,7 @@ function showShares(holder, measured, records) {
     );
   });
   const last = xs.at(-1) ?? 0;
-  const end = x === "time" ? clock(last, last) : `${compact(last)} ${X_AXES[x].unit}`;
+  const end = x === "time" ? clock(last, last) : `${compact(last)} ${axes[x].unit}`;
   const keys = h("div", { class: "legend" }, key("busy", "var(--busy)"), key("waiting", "var(--waiting)"));
   holder.replaceChildren(
     ...rows,

@@ -13,7 +13,6 @@ const KNOWN = {
   "episode/count": ["Episodes", "finished in all"],
   [EVALUATED]: ["Evaluated return", "mean of an evaluation"],
   [EVALUATED_SAMPLES]: ["Evaluated return, sampled", "mean of an evaluation with sampled actions"],
-  "speed/env_steps_per_second": ["Speed", "env steps a second"],
   "inference/batch_rows": ["Inference batch", "rows a call"],
   "inference/latency_ms": ["Inference latency", "milliseconds a call"],
   "policy/lag_mean": ["Policy lag", "updates, mean"],
@@ -56,9 +55,12 @@ const GROUPS = [
   ["Machine", /^(process|machine|gpu|device)\//],
   ["Reliability", /^(env\/|learner\/|trajectories\/|checkpoint\/|recover|metrics\/)/],
 ];
+const SPEED = "speed/env_steps_per_second";
 const AXES = new Set(["update", "env_steps", "frames", "elapsed_seconds"]);
 
-export function describeMetric(name) {
+// `unit` is that of the runs' steps.
+export function describeMetric(name, unit = "env steps") {
+  if (name === SPEED) return { name, title: "Speed", about: `${unit} a second` };
   if (KNOWN[name]) return { name, title: KNOWN[name][0], about: KNOWN[name][1] };
   const share = /^utilization\/(.+)\/(busy|wait)$/.exec(name);
   if (share)

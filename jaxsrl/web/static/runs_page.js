@@ -4,6 +4,7 @@ import { link, show, shownRuns } from "./address.js";
 import { returnChart } from "./curves.js";
 import { card, h, say } from "./dom.js";
 import { ago, compact, measured, percent } from "./format.js";
+import { capital, stepUnit } from "./scales.js";
 
 const COLUMNS = [
   { key: "name", title: "Run", of: (run) => run.name },
@@ -165,6 +166,7 @@ export function runsPage(store) {
       `${runs.length === store.runs.length ? "" : `${runs.length} of `}${store.runs.length} run${store.runs.length === 1 ? "" : "s"}, ${shown.size} drawn`,
     );
     heads.forEach((head, i) => {
+      if (COLUMNS[i].key === "steps") say(head.firstChild, capital(stepUnit(runs)));
       if (COLUMNS[i].key === order.key)
         head.setAttribute("aria-sort", order.direction > 0 ? "ascending" : "descending");
       else head.removeAttribute("aria-sort");

@@ -1,14 +1,31 @@
 // The arithmetic of a chart: which points are drawn where. No elements in here.
 
-export const X_AXES = {
-  steps: { column: "env_steps", label: "Env steps", unit: "env steps" },
-  time: { column: "elapsed_seconds", label: "Time", unit: "training time" },
-  frames: { column: "frames", label: "Frames", unit: "frames" },
-};
+const ENV_STEPS = "env steps",
+  GRADIENT_STEPS = "gradient steps";
+
+// What the steps of these runs are: "env steps", "gradient steps" where all learn from datasets, or "steps" where some do.
+export function stepUnit(runs) {
+  const units = new Set(runs.map((run) => run.step_unit));
+  return units.size > 1 ? "steps" : ([...units][0] ?? ENV_STEPS);
+}
+
+export function capital(text) {
+  return text[0].toUpperCase() + text.slice(1);
+}
+
+// The horizontal axes of charts of these runs; gradient steps have no frames.
+export function axesOf(runs) {
+  const unit = stepUnit(runs);
+  const axes = {
+    steps: { column: "env_steps", label: capital(unit), unit },
+    time: { column: "elapsed_seconds", label: "Time", unit: "training time" },
+  };
+  return unit === GRADIENT_STEPS ? axes : { ...axes, frames: { column: "frames", label: "Frames", unit: "frames" } };
+}
 
 // The points of a column: [x, y] where both are numbers; null where the curve has a gap.
-export function points(records, metric, xAxis) {
-  const xs = records.columns[X_AXES[xAxis].column] ?? [],
+export function points(records, metric, axis) {
+  const xs = records.columns[axis.column] ?? [],
     ys = records.columns[metric] ?? [];
   return xs.map((x, i) => (x === null || ys[i] === null || ys[i] === undefined ? null : [x, ys[i]]));
 }

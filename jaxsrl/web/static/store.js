@@ -75,6 +75,10 @@ export class Store {
     return this.runs.find((run) => run.name === name) ?? null;
   }
 
+  runsOf(names) {
+    return names.map((name) => this.run(name)).filter(Boolean);
+  }
+
   recordsOf(name) {
     if (!this.records.has(name)) this.records.set(name, new Records());
     return this.records.get(name);
