@@ -156,7 +156,7 @@ def train(
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
-        LostLearnerError: of several learner processes, another one failed or was lost.
+        FailedLearnerError, LostLearnerError: of several learner processes, another one failed or was lost.
         EnvPoolError: an environment failed.
     """
     show: Callable[[str], None] = (lambda line: None) if quiet else print
@@ -373,7 +373,7 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
 
     Raises:
         SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
-            Or a UserError, status 2; lost learner processes or lost replay, status 75.
+            Or a UserError, status 2; lost learner processes or lost replay, status 75. 1 for another one that failed.
     """
     program = "jaxsrl train --config FILE" if experiment is None else experiment_command(sys.argv[0])
     parsed = parse_flags(experiment, flags, sys.modules["__main__"].__doc__, program)

@@ -92,7 +92,7 @@ def run(
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
-        LostLearnerError: of several learner processes, another one failed or was lost.
+        FailedLearnerError, LostLearnerError: of several learner processes, another one failed or was lost.
         EnvPoolError: an environment failed.
     """
     _check_config(plan, config)

@@ -38,7 +38,7 @@ def validate_passed_on(name: str, command: Any, flags: Sequence[str]) -> None:
         flags: that it does not define. Those of experiments have a dot, apart from --plan, --config and --help.
 
     Raises:
-        UserError: a flag is close to an option of the command.
+        UserError: a flag is close to an option of the command, and no option of the experiment.
     """
     own = [
         f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(command) if field.name not in _NO_OPTIONS
@@ -47,8 +47,23 @@ def validate_passed_on(name: str, command: Any, flags: Sequence[str]) -> None:
         given = flag.partition("=")[0].replace("_", "-")
         if not given.startswith("--") or "." in given or given in _OF_EXPERIMENTS:
             continue
-        if close := difflib.get_close_matches(given, own, n=1, cutoff=_CLOSE):
+        close = difflib.get_close_matches(given, own, n=1, cutoff=_CLOSE)
+        if close and not _has_option(command.experiment, given):
             raise UserError(f"jaxsrl {name} has no option {given}: did you mean {close[0]}?")
+
+
+def _has_option(experiment: str, given: str) -> bool:
+    """Returns whether the class of an experiment, which a user may have derived, has this option; runs the experiment's file."""
+    from jaxsrl.cli.find_experiment import find_experiment
+    from jaxsrl.experiment import Experiment, load_experiment
+
+    try:
+        fields = dataclasses.fields(load_experiment(find_experiment(experiment)))
+    except UserError:
+        return False  # the advice helps all the same
+    own = {field.name for field in fields} - {field.name for field in dataclasses.fields(Experiment)}
+    name = given.removeprefix("--").replace("-", "_")
+    return name in own or name.removeprefix("no_") in own
 
 
 def _flag(name: str, value: Any) -> str:

@@ -61,7 +61,8 @@ def place_run(
 
     Raises:
         UserError: there is no cluster, or the plan cannot run on it or in several processes.
-        LostLearnerError: another process failed or did not come.
+        FailedLearnerError: another process failed.
+        LostLearnerError: another process did not come.
     """
     number = 1 if processes is None else processes.num_processes
     with _placed(config, plan, resources, replay_bytes, number, processes) as placement:

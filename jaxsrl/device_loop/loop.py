@@ -140,7 +140,7 @@ class DeviceLearner(RowsLearner):
         self.dispatch_size.record(num_updates, seconds)
         if self._watch is not None:
             self.too_many_nonfinite = self._watch.observe_all(counts, num_updates)
-            self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
+            self._watch.count_in(self.stats)
         return self.metrics
 
     def advance(self, num_updates: int, every: int) -> None:

@@ -108,7 +108,10 @@ def make_sets(
     random = RecordConfig(env_steps=config.env_steps, epsilon=1.0, seed=config.seed)
     source = _record_missing(run, out / "random", random, env)
     random_return = mean_return(source)
-    levels = choose_levels(read_evaluations(run), random_return)
+    kept = {model.version for model in ModelStore(run / MODELS).models()}
+    # A run that rolled back has no models of the versions that it abandoned; without any model, `find` says how to save them.
+    evaluations = [each for each in read_evaluations(run) if each.update in kept or not kept]
+    levels = choose_levels(evaluations, random_return)
     if levels.medium.update == levels.expert.update:
         show(
             f"medium and expert are one version, update {levels.expert.update}: no earlier evaluation reached a third of its "

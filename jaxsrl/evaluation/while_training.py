@@ -18,12 +18,11 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.curriculum import stage_at
 from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
-from jaxsrl.models.store import BEST, MODELS, ModelStore
+from jaxsrl.models.store import BEST, MODELS, PENDING, RETURN, ModelStore
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
 
 OUTPUT = "evaluator.txt"
-_PENDING = "pending-"  # prefix of the tags of versions that wait for their evaluation
 _POLL_SECONDS = 0.1
 _MOST_FAILURES = 2
 
@@ -51,9 +50,12 @@ class EvaluateWhileTraining(Callback):
 
     def on_start(self, run: ActiveRun) -> None:
         pinned = _pinned_versions(run.directory)
+        # The others were worse than the best one, or a roll-back has abandoned them.
+        known = _store(run).noted(RETURN).union(pinned)
         for evaluation in read_evaluations(run.directory):
             self._done[evaluation.update, evaluation.mode] = evaluation
-            self._publish(run, evaluation, must_write=evaluation.update in pinned)
+            if evaluation.update in known:
+                self._publish(run, evaluation, must_write=evaluation.update in pinned)
         for version in pinned:
             self._enqueue(run, version)
         # A process that was killed right after its checkpoint has not pinned the version of that.
@@ -74,6 +76,19 @@ class EvaluateWhileTraining(Callback):
         if now - self._polled >= _POLL_SECONDS:
             self._polled = now
             self._advance(run)
+
+    def on_roll_back(self, run: ActiveRun, update: int) -> None:
+        """Drops what waits for the evaluation of abandoned versions, whose models are gone, and tags the best one that is left."""
+        self._waiting = deque(task for task in self._waiting if task.update <= update)
+        if self._playing is not None and self._playing.update > update:
+            self.close()
+            self._playing = None
+        store, mode = _store(run), run.config.eval.modes[0]
+        noted = store.noted(RETURN)
+        left = [each for each in self._done.values() if each.mode == mode and each.update in noted]
+        self._best = max(left, key=lambda each: each.rank, default=None)
+        if self._best is not None and store.tags().get(BEST) != self._best.update:
+            store.tag(BEST, str(self._best.update))
 
     def on_stop(self, run: ActiveRun, reason: str) -> None:
         del reason
@@ -143,7 +158,7 @@ class EvaluateWhileTraining(Callback):
             task is not None and task.update == version for task in (*self._waiting, self._playing)
         ):
             return
-        run.save_model([f"{_PENDING}{version}"])
+        run.save_model([f"{PENDING}{version}"])
         self._enqueue(run, version)
 
     def _enqueue(self, run: ActiveRun, version: int) -> None:
@@ -186,7 +201,7 @@ class EvaluateWhileTraining(Callback):
         if evaluation.mode != run.config.eval.modes[0]:
             return
         if must_write:
-            _store(run).annotate(evaluation.update, **{"return": evaluation.mean_return})
+            _store(run).annotate(evaluation.update, **{RETURN: evaluation.mean_return})
         if self._best is None or evaluation.rank > self._best.rank:
             self._best = evaluation
             if must_write:
@@ -258,7 +273,7 @@ def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSour
 def _pinned_versions(directory: Path) -> list[int]:
     """Returns the versions of a run directory that wait for their evaluation, oldest first."""
     tags = ModelStore(directory / MODELS).tags()
-    return sorted(version for tag, version in tags.items() if tag.startswith(_PENDING))
+    return sorted(version for tag, version in tags.items() if tag.startswith(PENDING))
 
 
 def _store(run: ActiveRun) -> ModelStore:
@@ -268,5 +283,5 @@ def _store(run: ActiveRun) -> ModelStore:
 def _unpin(run: ActiveRun, version: int) -> None:
     store = _store(run)
     with contextlib.suppress(UserError):  # a user removed the tag
-        store.untag(f"{_PENDING}{version}")
+        store.untag(f"{PENDING}{version}")
     store.collect_garbage(run.config.checkpoint.models_to_keep)

@@ -1,7 +1,7 @@
 """Counter of updates that were skipped because they were not finite, with a limit on consecutive ones."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -17,6 +17,14 @@ class NotFiniteError(RuntimeError):
     """Too many consecutive updates were not finite."""
 
 
+class Stats(Protocol):
+    """Totals of a learner that `LearnerStats` describes."""
+
+    skipped: int
+    skipped_span: int
+    finite: int
+
+
 class FiniteWatch:
     """Reads the metrics of each update and counts skipped ones. Thread-safety: one thread, the learner's.
 
@@ -29,13 +37,14 @@ class FiniteWatch:
 
     Attributes:
         skipped: updates skipped so far.
+        finite: updates with a gradient step that were not.
         span: updates since the first skipped one after the newest finite one; more than skipped ones where some took no gradient
-            step. It grows past the limit, until an update is finite.
+            step. It grows past the limit, until an update is finite. 0 if the newest one is finite.
         written: file of the batch that exceeded the limit last; None while this process has written none.
     """
 
     def __init__(self, limit: int, dump: Path | None = None) -> None:
-        self.skipped = self.span = 0
+        self.skipped = self.finite = self.span = 0
         self.written: Path | None = None
         self._limit, self._dump = limit, dump
         self._in_a_row = 0
@@ -71,15 +80,20 @@ class FiniteWatch:
         """
         return self._add(SkipCounts(*map(int, jax.device_get(counts))), num_updates)
 
+    def count_in(self, stats: Stats) -> None:
+        """Writes the counts into the totals of a learner."""
+        stats.skipped, stats.skipped_span, stats.finite = self.skipped, self.span, self.finite
+
     def _count(self, metrics: Metrics) -> bool:
         return self._add(SkipCounts().after({name: float(value) for name, value in metrics.items()}), 1)
 
     def _add(self, counts: SkipCounts, num_updates: int) -> bool:
         before, span = self._in_a_row, num_updates + (self.span if self._is_span_open else 0)
         self.skipped += counts.skipped
+        self.finite += counts.finite
         self._in_a_row = counts.newest if counts.finite else before + counts.newest
-        self.span = num_updates if counts.finite else span
         self._is_span_open = counts.newest > 0 or (self._is_span_open and not counts.finite)
+        self.span = (num_updates if counts.finite else span) if self._is_span_open else 0
         if not self._limit or max(before + counts.first, counts.longest) < self._limit:
             return False
         self._in_a_row, self._is_span_open = 0, True

@@ -33,7 +33,8 @@ class LearnerStats:
             those that were used fewer times than allowed.
         reused: updates on a trajectory that was used before.
         skipped: updates that were skipped because they were not finite.
-        skipped_span: updates since the first skipped one after the newest finite one.
+        skipped_span: updates since the first skipped one after the newest finite one; 0 if the newest one is finite.
+        finite: updates with a gradient step that are known to be finite.
         unsaved: checkpoints that could not be written.
     """
 
@@ -45,6 +46,7 @@ class LearnerStats:
     reused: int = 0
     skipped: int = 0
     skipped_span: int = 0
+    finite: int = 0
     unsaved: int = 0
 
 
@@ -178,7 +180,7 @@ class Learner(HostLearner):
         jax.block_until_ready((self.state, self.metrics) if self._mesh.aliases_host else batch)
         if self._watch is not None:
             self.too_many_nonfinite = self._watch.observe(self.metrics, batch, wait=self._mesh.aliases_host)
-            self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
+            self._watch.count_in(self.stats)
             self.skipped_batch = self._watch.written
         del batch
         self.num_updates += 1

@@ -115,7 +115,7 @@ class OfflineLearner(AnyLearner):
         self.state, self.metrics = self._replay(self.state, None)
         jax.block_until_ready((self.state, self.metrics))
         self.too_many_nonfinite = self._watch.observe(self.metrics, (), wait=True)
-        self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
+        self._watch.count_in(self.stats)
         self.num_updates += 1
         self.stats.updates += 1
         self.stats.busy_seconds += time.perf_counter() - start

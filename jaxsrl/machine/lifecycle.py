@@ -135,16 +135,20 @@ class RequeueError(EnvPoolError):
     """An error after which the same command resumes the run from its newest checkpoint. Exit status 75."""
 
 
+class OtherProcessError(EnvPoolError):
+    """An error that another process of the run has raised and shown; the same command may meet it again. Exit status 1."""
+
+
 def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes `function` exit with one line on stderr: status 2 for a UserError, 75 for a RequeueError."""
+    """Makes `function` exit with one line on stderr for a UserError, a RequeueError or an OtherProcessError; see `error_status`."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (UserError, RequeueError) as error:
+        except (UserError, RequeueError, OtherProcessError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
-            _exit(2 if isinstance(error, UserError) else REQUEUE_STATUS)
+            _exit(error_status(error))
         except Exception:
             if not _has_joined_others():
                 raise
@@ -152,6 +156,11 @@ def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
             _exit(1)
 
     return wrapped
+
+
+def error_status(error: BaseException) -> int:
+    """Returns the exit status of a process that an error ends."""
+    return 2 if isinstance(error, UserError) else REQUEUE_STATUS if isinstance(error, RequeueError) else 1
 
 
 def _exit(status: int) -> NoReturn:

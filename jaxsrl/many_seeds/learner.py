@@ -58,7 +58,7 @@ class MemberLearner(RowsLearner):
         self.stats.updates += count
         self.stats.busy_seconds += seconds
         self.too_many_nonfinite = self._watch.observe_all(skipped, count)
-        self.stats.skipped, self.stats.skipped_span = self._watch.skipped, self._watch.span
+        self._watch.count_in(self.stats)
 
     def take_episodes(self, totals: EpisodeTotals) -> None:
         for sums in self._episodes:

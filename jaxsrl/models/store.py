@@ -19,6 +19,11 @@ MODELS = "models"
 """Directory of a run directory with its store."""
 
 NEWEST, BEST = "newest", "best"
+STEP, PENDING = "step-", "pending-"
+"""Prefixes of the tags of a run: of versions at multiples of env steps, and of those that wait for their evaluation."""
+RETURN = "return"
+"""Note of a version that a run has evaluated."""
+_OF_RUNS = re.compile(rf"{BEST}|(?:{STEP}|{PENDING})\d+")
 _HOW_SAVED = "--eval.every and --checkpoint.keep-every save them"
 _POLL_SECONDS = 0.02
 _TAG = re.compile(r"[A-Za-z][\w.:-]*")
@@ -53,7 +58,8 @@ class Model:
 class ModelStore:
     """The versions in a directory. Process-safety: any number of processes read and write; each change is atomic.
 
-    A process that is killed at any moment leaves every tagged version whole. Nothing tagged is ever deleted.
+    A process that is killed at any moment leaves every tagged version whole. Nothing tagged is ever deleted, but by `abandon` what
+    only the run itself has tagged.
 
     Args:
         directory: of the store; made with the first version.
@@ -126,6 +132,10 @@ class ModelStore:
         """Returns the versions by tag."""
         return dict(read_index(self.directory)["tags"])
 
+    def noted(self, name: str) -> set[int]:
+        """Returns the versions with a note of this name."""
+        return {int(version) for version, notes in read_index(self.directory)["notes"].items() if name in notes}
+
     def models(self) -> list[Model]:
         """Returns all versions, oldest first."""
         index = read_index(self.directory)
@@ -187,6 +197,25 @@ class ModelStore:
                 index["notes"].pop(str(version), None)
             self._checkpoints.remove(*collected)
         return collected
+
+    def abandon(self, last: int) -> list[int]:
+        """Removes all versions after `last`, to which learning has returned, with the tags of the run; returns the removed ones.
+
+        A version with another tag stays under that tag, without its notes.
+
+        Raises:
+            UserError: the store is frozen.
+        """
+        if not self.directory.is_dir():
+            return []
+        with change_index(self.directory) as index:
+            tags = index["tags"]
+            index["tags"] = {tag: at for tag, at in tags.items() if at <= last or not _OF_RUNS.fullmatch(tag)}
+            index["notes"] = {at: notes for at, notes in index["notes"].items() if int(at) <= last}
+            chosen = set(index["tags"].values())
+            abandoned = [version for version in self._checkpoints.steps() if version > last and version not in chosen]
+            self._checkpoints.remove(*abandoned)
+        return abandoned
 
     def clone(self, destination: Path, query: str = "") -> "ModelStore":
         """Copies one version, or all, with their tags into a new store, and returns that.

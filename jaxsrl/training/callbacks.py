@@ -31,6 +31,16 @@ class Callback:
     def on_checkpoint(self, run: ActiveRun, path: Path) -> None:
         """Runs after a checkpoint was written."""
 
+    def on_roll_back(self, run: ActiveRun, update: int) -> None:
+        """Runs after learning has returned to a checkpoint, because too many updates were not finite.
+
+        Later checkpoints and models are removed by then. Updates are counted on.
+
+        Args:
+            run: the run.
+            update: of the checkpoint.
+        """
+
     def on_stop(self, run: ActiveRun, reason: str) -> None:
         """Runs once, after the last update and the last checkpoint.
 

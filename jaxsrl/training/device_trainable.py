@@ -1,7 +1,5 @@
 """A learner whose environments, acting and learning are one program on its devices."""
 
-import jax
-
 from agents.api import Agent, LearnerState
 from jaxsrl.checkpoints.names import EPISODES
 from jaxsrl.checkpoints.store import Arrays
@@ -14,7 +12,7 @@ from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.metrics.episodes import EpisodeTotals, row_groups
 from jaxsrl.plan.placement import devices_of
-from jaxsrl.training.run_state import named, restore_state, state_to_arrays
+from jaxsrl.training.run_state import init_state, named, restore_state, state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
 
@@ -51,7 +49,7 @@ class DeviceTrainable(Trainable):
 
     def restore_or_init(self, arrays: Arrays | None) -> int:
         key = self._setup.keys.init
-        state = jax.jit(self._agent.init)(key) if arrays is None else restore_state(self._agent, key, arrays)
+        state = init_state(self._agent, key) if arrays is None else restore_state(self._agent, key, arrays)
         if arrays is not None and any(name.startswith(EPISODES) for name in arrays):
             self._episodes.restore(named(arrays, EPISODES))
             self._saved = arrays

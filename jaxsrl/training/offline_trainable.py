@@ -1,7 +1,5 @@
 """A learner whose experience is a dataset."""
 
-import jax
-
 from agents.api import LearnerState, ReplayAgent
 from jaxsrl.checkpoints.store import Arrays
 from jaxsrl.learner.finite_watch import FiniteWatch
@@ -10,7 +8,7 @@ from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.learner.offline import OfflineLearner, OfflineReplay
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.training.dataset_replay import make_fixed_client
-from jaxsrl.training.run_state import restore_state, state_to_arrays
+from jaxsrl.training.run_state import init_state, restore_state, state_to_arrays
 from jaxsrl.training.setup import TrainingSetup
 from jaxsrl.training.trainable import Trainable
 
@@ -33,7 +31,7 @@ class OfflineTrainable(Trainable):
 
     def restore_or_init(self, arrays: Arrays | None) -> int:
         agent, key = self._setup.agent, self._setup.keys.init
-        state = jax.jit(agent.init)(key) if arrays is None else restore_state(agent, key, arrays)
+        state = init_state(agent, key) if arrays is None else restore_state(agent, key, arrays)
         self._initial = state
         return int(state.num_updates)
 

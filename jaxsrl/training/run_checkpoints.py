@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import jax
-
 from agents.api import ReplayAgent
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
@@ -18,10 +16,12 @@ from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.serialization import with_new_options
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.learner.loop import AnyLearner
+from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.dataset_replay import own_replay
 from jaxsrl.training.run_state import (
     holds_replay,
+    init_state,
     learner_that_fits,
     replay_forms,
     restore_state,
@@ -48,6 +48,7 @@ class RunCheckpoints:
     def __init__(self, setup: TrainingSetup, trainable: Trainable, coordinator: Coordinator) -> None:
         self.saved_update: int | None = None
         self._rolled_back_at = self._rolled_back_to = 0  # updates; 0 before the first roll-back
+        self._saved_finite = 0  # finite updates before the newest save or roll-back
         self._setup, self._trainable, self._coordinator = setup, trainable, coordinator
         self._store = CheckpointStore(setup.directory.checkpoints, setup.config.checkpoint.max_to_keep)
 
@@ -98,6 +99,8 @@ class RunCheckpoints:
             CheckpointSaveError: it could not be written, and it must.
         """
         setup, update = self._setup, learner.num_updates
+        # Also where the main process then fails to write: all processes decide alike on the next save.
+        self._saved_finite = learner.stats.finite
         arrays = self._coordinator.merge_rows(self._trainable.to_arrays())
         metadata = {**setup.identity, "env_steps": update * setup.config.env_steps_per_update}
         if self._coordinator.is_main:
@@ -150,20 +153,37 @@ class RunCheckpoints:
         setup.log(f"{problem}{batch}: resumes from what the checkpoint of update {step} had learned")
         learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays))
         self._rolled_back_at, self._rolled_back_to = learner.num_updates, step
-        self.saved_update = step
-        if self._coordinator.is_main:  # no later roll-back or resume returns to what this one abandons
-            self._store.remove(*[each for each in self._store.steps() if each > step])
+        self.saved_update, self._saved_finite = step, learner.stats.finite
+        if self._coordinator.is_main:
+            self._remove_after(step)
 
     def has_news(self, learner: AnyLearner) -> bool:
-        """Returns False while no update was finite since a roll-back: a checkpoint would only push out older ones."""
-        return learner.num_updates - learner.stats.skipped_span >= self._rolled_back_at
+        """Returns False while a run that rolls back skips updates, and none was finite since the newest save or roll-back.
+
+        Such a checkpoint would hold what an older one holds, and push out those to which the run may have to return.
+        """
+        config, stats = self._setup.config.learner, learner.stats
+        rolls_back = config.on_nonfinite == "roll_back" and config.max_nonfinite_updates
+        return not rolls_back or not stats.skipped_span or stats.finite > self._saved_finite
+
+    def _remove_after(self, step: int) -> None:
+        """Removes what a roll-back abandons, so that no later roll-back or resume returns to it, and no query chooses it."""
+        setup = self._setup
+        try:  # before the checkpoints: a process that is killed between the two rolls back again
+            models = ModelStore(setup.directory.path / MODELS).abandon(step)
+        except UserError as error:
+            setup.log(f"the models of abandoned updates stay: {error}")
+        else:
+            if models:
+                setup.log(f"removes the models of abandoned updates: {', '.join(map(str, models))}")
+        self._store.remove(*[each for each in self._store.steps() if each > step])
 
     def _warm_start(self) -> Restored | None:
         """Returns the learner state of a new run that starts with arrays of another one; None if it does not."""
         setup = self._setup
         if not setup.config.init_from:
             return None
-        fresh = state_to_arrays(jax.jit(setup.agent.init)(setup.keys.init), with_replay=False)
+        fresh = state_to_arrays(init_state(setup.agent, setup.keys.init), with_replay=False)
         policies = setup.identity["experiment"].get("policies") or {}
         names = set(json.loads(policies.get("mapping", "{}")).values())
         has_members = bool(policies.get("self_play", {}).get("members"))
@@ -194,7 +214,7 @@ class RunCheckpoints:
 
     def _select_fitting(self, arrays: Arrays) -> Arrays:
         setup = self._setup
-        fitting, left_out = learner_that_fits(arrays, jax.jit(setup.agent.init)(setup.keys.init))
+        fitting, left_out = learner_that_fits(arrays, init_state(setup.agent, setup.keys.init))
         if left_out:
             setup.log(format_report(fitting, left_out))
         elif holds_replay(arrays):

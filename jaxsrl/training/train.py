@@ -214,6 +214,7 @@ class TrainingLoop:
         self._checkpoints.roll_back(learner)
         if self._reporter is not None:
             self._reporter.checkpoint_update = self._checkpoints.saved_update or 0
+        self.call("on_roll_back", self._checkpoints.saved_update or 0)
 
     def _save(self, learner: AnyLearner, must: bool = False) -> bool:
         if not self._checkpoints.save(learner, must):

@@ -200,3 +200,15 @@ def test_evaluation_of_two_learners_changes_nothing(tmp_path):
     assert [status for status, _, _ in plain + watched] == [0] * 4, watched
     assert_same_bits(final(tmp_path / "plain"), final(tmp_path / "watched"))
     assert [each.update for each in read_evaluations(tmp_path / "watched" / "run")] == [8, 16, 20]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_of_one_process_is_no_reason_to_try_again(tmp_path, failing):
+    """A callback of process 0, or an input of process 1, raises an error that would come again."""
+    names = [PPO, PPO]
+    names[failing] = "tests/integration/failing_learner.py"
+    ended = ends(start_two(tmp_path, "--plan", "multiple_learners", programs=(names[0], names[1])))
+    assert [status for status, _, _ in ended] == [1, 1], ended
+    assert "ZeroDivisionError: before update 4" in ended[failing][2]
+    error = f"error: learner process {failing} of 2 failed, and with it the run: ZeroDivisionError: before update 4"
+    assert error in ended[1 - failing][2].splitlines()

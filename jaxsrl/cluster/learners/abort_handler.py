@@ -20,11 +20,11 @@ class AbortHandler:
 
     Args:
         message: what to say on stderr.
-        status: to exit with.
+        status: to exit with; may be changed.
     """
 
     def __init__(self, message: Callable[[], str], status: int) -> None:
-        self._message, self._status = message, status
+        self._message, self.status = message, status
         self._handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._ended)
         self._libc: Any = ctypes.CDLL(None, use_errno=True)
         self._libc.signal.restype = ctypes.c_void_p
@@ -44,4 +44,4 @@ class AbortHandler:
         self._libc.alarm(_SECONDS)
         sys.stderr.write(f"error: {self._message()}\n")
         sys.stderr.flush()
-        os._exit(self._status)
+        os._exit(self.status)

@@ -9,7 +9,7 @@ from typing import Any
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays, Restored
 from jaxsrl.cluster.learners.host_gather import broadcast, gather, pack, unpack
-from jaxsrl.cluster.learners.processes import LostLearnerError, Processes
+from jaxsrl.cluster.learners.processes import FailedLearnerError, LostLearnerError, Processes
 from jaxsrl.cluster.learners.row_shards import merge_row_shards, row_arrays, row_shard
 from jaxsrl.cluster.learners.shared_metrics import add_totals, merge_episodes, process_metrics, summable_totals
 from jaxsrl.cluster.learners.stop_consensus import StopConsensus
@@ -152,5 +152,5 @@ class ProcessCoordinator(Coordinator):
 
     def _wait_before_exit(self) -> None:
         """Waits until every process has read why the run ends: jax aborts those that process 0 leaves behind."""
-        with contextlib.suppress(LostLearnerError):
+        with contextlib.suppress(LostLearnerError, FailedLearnerError):
             self.processes.wait_at_barrier()

@@ -1,6 +1,7 @@
 """The learner processes of a run: joining, messages, barriers and failures, through jax's own coordination service."""
 
 import contextlib
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.cluster.learners.abort_handler import AbortHandler
 from jaxsrl.config.parts import AUTO, DistributedConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.machine.lifecycle import REQUEUE_STATUS, RequeueError, call_in_thread
+from jaxsrl.machine.lifecycle import REQUEUE_STATUS, OtherProcessError, RequeueError, call_in_thread, error_status
 
-_FAILED, _SHUTDOWN_SECONDS, _LOOK_SECONDS, _REASON_SECONDS = "jaxsrl/failed/", 10, 0.2, 3.0
+_FAILED, _HEARD, _SHUTDOWN_SECONDS = "jaxsrl/failed/", "jaxsrl/heard/", 10
+_LOOK_SECONDS, _REASON_SECONDS, _HEARD_SECONDS = 0.2, 3.0, 5.0
 _LOST = (
     "jax lost another learner process of this run (above it says what it saw): it was killed or its host is gone; the same "
     "command at every process resumes from the newest checkpoint"
@@ -23,7 +25,11 @@ _LOST = (
 
 
 class LostLearnerError(RequeueError):
-    """Another learner process failed, died or did not come in time; the newest checkpoint resumes the run. Exit status 75."""
+    """Another learner process died, did not come in time, or lost a part of the run; the newest checkpoint resumes. Status 75."""
+
+
+class FailedLearnerError(OtherProcessError):
+    """Another learner process raised an error of its own, which the same command may meet again. Exit status 1."""
 
 
 class Processes:
@@ -40,7 +46,8 @@ class Processes:
         self.process_id, self.num_processes, self.wait_seconds = process_id, num_processes, wait_seconds
         self.is_main = process_id == 0
         self._client, self._barriers = client, 0
-        self._abort = AbortHandler(lambda: _LOST, REQUEUE_STATUS)
+        self._reason = _LOST
+        self._abort = AbortHandler(lambda: self._reason, REQUEUE_STATUS)
 
     def send(self, key: str, text: str) -> None:
         """Publishes a text for every process under `key`; it replaces an earlier one."""
@@ -54,7 +61,8 @@ class Processes:
         """Waits for the text that a process publishes under `key`, and returns it.
 
         Raises:
-            LostLearnerError: that took too long, or a process failed instead.
+            LostLearnerError: that took too long.
+            FailedLearnerError: a process failed instead.
         """
         milliseconds = self.wait_seconds * 1000
         return self._waited(lambda: self._client.blocking_key_value_get(key, milliseconds), f"word of {key}")
@@ -63,7 +71,8 @@ class Processes:
         """Waits until every process is here.
 
         Raises:
-            LostLearnerError: one did not come in time, or failed.
+            LostLearnerError: one did not come in time.
+            FailedLearnerError: one failed.
         """
         self._barriers += 1
         milliseconds = self.wait_seconds * 1000
@@ -75,34 +84,42 @@ class Processes:
         """Raises the failure of another process, if one has published any.
 
         Raises:
-            LostLearnerError: one failed.
+            FailedLearnerError: one raised an error of its own.
+            LostLearnerError: one lost a part of the run.
         """
         for process, text in sorted(self.received(_FAILED).items()):
             if int(process) != self.process_id:
-                raise LostLearnerError(
-                    f"learner process {process} of {self.num_processes} failed, and with it the run: {text}; the same command "
-                    f"at every process resumes from the newest checkpoint"
-                )
+                resumes, said = json.loads(text)
+                failure = f"learner process {process} of {self.num_processes} failed, and with it the run: {said}"
+                if resumes:
+                    raise LostLearnerError(
+                        f"{failure}; the same command at every process resumes from the newest checkpoint"
+                    )
+                self._hear(failure)
+                raise FailedLearnerError(failure)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Publishes failures inside to the other processes, and raises theirs here.
 
         Raises:
-            LostLearnerError: another process failed or was lost.
+            FailedLearnerError: another process raised an error of its own.
+            LostLearnerError: another process was lost, or lost a part of the run.
         """
         self._abort.install()
         try:
             yield
         except LostLearnerError:
             raise
+        except FailedLearnerError:
+            self._wait_until_heard()
+            raise
         except BaseException as error:
-            if isinstance(error, UserError):
-                self._abort.remove()
             if _is_of_a_collective(error):
                 self._raise_reason(error)
-            with contextlib.suppress(Exception):  # process 0 may be gone; the error raised here matters more
-                self.send(_FAILED + str(self.process_id), f"{type(error).__name__}: {_first_line(error)}")
+            self._publish(error)
+            if isinstance(error, UserError):
+                self._abort.remove()
             raise
         # Not where the run failed: before this process has ended, jax may yet notice what it has noticed already, and abort.
         self._abort.remove()
@@ -115,10 +132,36 @@ class Processes:
         """Leaves the other processes in good order; afterwards this process computes alone.
 
         Raises:
-            LostLearnerError: one did not come in time, or failed.
+            LostLearnerError: one did not come in time.
+            FailedLearnerError: one failed.
         """
         self.wait_at_barrier()
         jax.distributed.shutdown()
+
+    def _publish(self, error: BaseException) -> None:
+        """Sends the error that ends this process to the others; those of jax's aborts that still come say it too."""
+        said, resumes = f"{type(error).__name__}: {_first_line(error)}", not isinstance(error, Exception)
+        resumes = resumes or isinstance(error, RequeueError)  # neither a signal nor what was lost comes again
+        if not resumes:
+            self._reason, self._abort.status = said, error_status(error)
+        with contextlib.suppress(Exception):  # process 0 may be gone; the error raised here matters more
+            self.send(_FAILED + str(self.process_id), json.dumps([resumes, said]))
+        if not resumes:
+            self._wait_until_heard()
+
+    def _hear(self, failure: str) -> None:
+        """Reports to process 0 that this process knows why the run ends, and says it if jax aborts this process meanwhile."""
+        self._reason, self._abort.status = failure, 1
+        with contextlib.suppress(Exception):  # process 0 may be gone
+            self.send(_HEARD + str(self.process_id), "")
+
+    def _wait_until_heard(self) -> None:
+        """Waits until every other process knows why the run ends, a few seconds at most: with process 0 all words are gone."""
+        deadline, know = time.monotonic() + _HEARD_SECONDS, {str(self.process_id)}
+        with contextlib.suppress(Exception):
+            while self.is_main and len(know) < self.num_processes and time.monotonic() < deadline:
+                know |= {*self.received(_HEARD), *self.received(_FAILED)}
+                time.sleep(_LOOK_SECONDS)
 
     def _raise_reason(self, error: BaseException) -> None:
         """Raises the failure of another process after a collective failed; waits a moment for the message of that process."""
@@ -126,6 +169,9 @@ class Processes:
         while time.monotonic() < deadline:
             try:
                 self.raise_failed()
+            except FailedLearnerError as failure:
+                self._wait_until_heard()
+                raise failure from error
             except LostLearnerError as failure:
                 raise failure from error
             except Exception:  # noqa: BLE001  process 0 is gone: no message will come

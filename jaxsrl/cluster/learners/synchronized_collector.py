@@ -52,7 +52,8 @@ class SynchronizedCollector:
         """Returns the next full slot's sequence once every process has its own; None before, and when all stop.
 
         Raises:
-            LostLearnerError: a process did not come in time, or failed.
+            LostLearnerError: a process did not come in time.
+            FailedLearnerError: a process failed.
         """
         sequence = self._collector.acquire(timeout_seconds)
         if sequence is None:

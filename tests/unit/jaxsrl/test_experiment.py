@@ -19,9 +19,11 @@ from agents.ppg import PPGConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
+from envpool_bridge.options import SupervisorOptions
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
-from jaxsrl.evaluation.evaluate import evaluate
+from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.evaluation.final_evaluation import read_same_evaluation, write_final_evaluation
 from jaxsrl.experiment import Experiment, load_experiment
 from tests.support.run_configs import run_config
 
@@ -169,6 +171,30 @@ def test_a_complete_run_plays_its_final_episodes_once(tmp_path, monkeypatch):
     (first.directory / "eval.json").write_text("damaged")
     longer.train(quiet=True)
     assert len(played) == 6
+
+
+def test_a_complete_run_of_another_environment_is_played_again(tmp_path):
+    """The options of the environment change by a partial restore that plays no final episodes."""
+    first = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path)).train(quiet=True)
+    other = Experiment(EnvConfig("CartPole-v1", kwargs='{"max_episode_steps": 5}'), SMALL, NETWORK, small_run(tmp_path))
+    none = small_run(tmp_path, eval_final_episodes=0, checkpoint_partial_restore=True)
+    assert dataclasses.replace(other, run=none).train(quiet=True).evaluation is None
+    report = other.train(quiet=True)
+    assert (first.num_updates, report.num_updates, report.seconds) == (2, 2, 0.0)
+    assert min(first.evaluation.lengths) > 5 >= max(report.evaluation.lengths)
+
+
+def test_dropped_episodes_are_played_again_where_errors_raise(tmp_path):
+    config = small_run(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    path, played = (
+        tmp_path / "eval.json",
+        EvaluationReport("CartPole-v1", (1.0, 2.0, 3.0), (1, 2, 3), config.seed, True),
+    )
+    drops = small_run(tmp_path, eval_processes=2, pool_supervision=SupervisorOptions(bad_env_output="drop_episode"))
+    write_final_evaluation(path, 2, played, drops)
+    assert read_same_evaluation(path, 2, drops) == played
+    assert read_same_evaluation(path, 2, config) is None
 
 
 def test_a_killed_evaluation_leaves_none_of_other_parameters(tmp_path, monkeypatch):

@@ -73,6 +73,29 @@ def test_misspelled_options_and_commands_get_a_suggestion(capsys, arguments, mes
     assert printed.count("\n") == 1
 
 
+DERIVED = """
+import dataclasses
+from experiments.ppo_cartpole import EXPERIMENT
+from jaxsrl import Experiment
+
+@dataclasses.dataclass(frozen=True)
+class Study(Experiment):
+    trail: int = 0
+    main_agent: bool = True
+
+EXPERIMENT = Study(EXPERIMENT.env, EXPERIMENT.agent)
+"""
+
+
+def test_options_of_a_derived_experiment_are_no_misspelled_ones(capsys, tmp_path):
+    (tmp_path / "study.py").write_text(DERIVED)
+    command = parse(["tune", "study.py", "--space", "x.toml", "--trail", "5", "--run.seed=1"])
+    assert command.flags == ("--trail", "5", "--run.seed=1")
+    assert parse(["league", "study.py", "--no-main-agent"]).flags == ("--no-main-agent",)
+    message = rejection(capsys, ["tune", "study.py", "--space", "x.toml", "--trails", "5"])
+    assert "jaxsrl tune has no option --trails: did you mean --trials?" in message
+
+
 def test_commands_are_found_with_underscores_too():
     assert type(parse(["record_sets", "ppo", "--out", "x"])).__name__ == "RecordSets"
 

@@ -197,3 +197,20 @@ def test_a_trajectorys_arrays_are_written_by_name(tmp_path):
     write_batch(tmp_path / "b.npz", AFTER)
     with np.load(tmp_path / "b.npz") as found:
         assert "num_updates" in found.files
+
+
+def test_span_is_open_only_until_an_update_is_finite():
+    watch, seen = FiniteWatch(9), []
+    for skipped, steps in [(0, 1), (0, 0), (1, 1), (0, 0), (0, 1), (0, 0)]:
+        watch.observe({SKIPPED: np.float32(skipped), GRADIENT_STEPS: np.float32(steps)}, (), wait=True)
+        seen.append((watch.span, watch.finite))
+    assert seen == [(0, 1), (0, 1), (1, 1), (2, 1), (0, 2), (0, 2)]
+
+
+def test_updates_of_one_dispatch_count_together():
+    watch = FiniteWatch(9)
+    counts = SkipCounts()
+    for skipped in (0.0, 1.0, 0.0, 1.0):
+        counts = counts.after({SKIPPED: skipped})
+    watch.observe_all(counts, 4)
+    assert (watch.skipped, watch.finite, watch.span) == (2, 2, 4)

@@ -116,7 +116,8 @@ def test_join_adds_a_note_about_stuck_threads_to_the_failure():
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [("ReplayLostError('lost')", 75), ("UserError('no')", 2), ("KeyError", 1)]
+    ("error", "status"),
+    [("ReplayLostError('lost')", 75), ("UserError('no')", 2), ("KeyError", 1), ("OtherProcessError('said')", 1)],
 )
 def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
     code = (
@@ -124,7 +125,7 @@ def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
         "from envpool_bridge.errors import UserError\n"
         "from jaxsrl.cluster.protocol.engine import ReplayLostError\n"
         "from jaxsrl.machine.lifecycle import exit_on_user_error\n"
-        "from jaxsrl.machine.lifecycle import Lifecycle\n"
+        "from jaxsrl.machine.lifecycle import Lifecycle, OtherProcessError\n"
         "lifecycle = Lifecycle()\n"
         "@exit_on_user_error\n"
         "def main():\n"
@@ -138,6 +139,7 @@ def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
     )
     left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert left.returncode == status, left.stderr
+    assert left.stderr.count("\n") == 1 or error == "KeyError", left.stderr
 
 
 @pytest.mark.parametrize("descriptor", [1, 2])

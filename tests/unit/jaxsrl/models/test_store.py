@@ -229,3 +229,23 @@ def test_kills_lose_no_tagged_version(tmp_path, kills):
         for tag in after:
             model, arrays = store.load(tag)
             assert int(arrays["learner.num_updates"]) == model.version
+
+
+def test_abandoned_versions_are_neither_listed_nor_chosen(store):
+    """Learning returned to update 2; somebody has tagged version 5."""
+    save(store, 4, tags=("step-40", "pending-4", "best"), **{"return": 300.0})
+    save(store, 5, tags=("step-50", "mine"), **{"return": 400.0})
+    store.annotate(2, **{"return": 250.0})
+    assert store.abandon(2) == [3, 4]
+    assert [(model.version, model.tags) for model in store.models()] == [(1, ()), (2, ()), (5, ("mine",))]
+    assert store.find("return>200").version == 2
+    assert store.noted("return") == {2}
+    with pytest.raises(UserError, match="no model 'best'"):
+        store.find("best")
+    save(store, 4, tags=("step-40",))
+    assert store.find("step-40").version == 4
+
+
+def test_a_run_without_models_abandons_none_and_makes_no_store(tmp_path):
+    assert ModelStore(tmp_path / "models").abandon(0) == []
+    assert not (tmp_path / "models").exists()

@@ -8,6 +8,8 @@ import pytest
 from jaxsrl.checkpoints.store import CheckpointStore
 from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.finite_watch import FiniteWatch, NotFiniteError
+from jaxsrl.models.store import MODELS, ModelStore
+from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.run_checkpoints import RunCheckpoints
 from tests.unit.jaxsrl.training.test_train import Counter, make_setup, train
@@ -27,7 +29,8 @@ class Skipping(Counter):
         super().step()
         metrics = {SKIPPED: np.float32(self.num_updates in self.skipped)}
         self.too_many_nonfinite = self.watch.observe(metrics, {"reward": np.ones(2)}, wait=True)
-        self.stats.skipped_span, self.skipped_batch = self.watch.span, self.watch.written
+        self.watch.count_in(self.stats)
+        self.skipped_batch = self.watch.written
         return True
 
     def restore_learned(self, learned):
@@ -102,7 +105,42 @@ def test_copies_do_not_push_out_older_checkpoints(tmp_path):
     counter = Skipping(range(9, 25))
     with pytest.raises(NotFiniteError, match="no checkpoint from before them is left"):
         run(tmp_path, counter, checkpoint_interval_updates=2, checkpoint_max_to_keep=3)
-    assert counter.restored == [8, 6]  # the save at 10, before the first roll-back, removed 4
+    assert counter.restored == [8, 6, 4]  # nor do those before the first roll-back
+
+
+def test_a_run_that_never_rolls_back_saves_skipped_updates(tmp_path):
+    run(tmp_path, Skipping([5, 6, 7]), updates=7, checkpoint_interval_updates=1, learner_on_nonfinite="stop")
+    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_saves_go_on_after_a_finite_update(tmp_path):
+    """Update 7 is finite, so the checkpoint of 8 has news; that of 10 would hold what 8 holds."""
+    run(tmp_path, Skipping([5, 6, 8, 9, 10, 12]), updates=13, checkpoint_interval_updates=2)
+    assert steps(tmp_path) == [2, 4, 8, 12, 13]
+
+
+def test_models_of_abandoned_updates_are_removed(tmp_path):
+    told = []
+
+    class Noting(Callback):
+        def on_roll_back(self, run, update):
+            told.append((run.num_updates, update, [model.version for model in store.models()]))
+
+    store = ModelStore(tmp_path / MODELS)
+    for version in (2, 4, 6):
+        store.save(version, {"n": np.array(version)}, {}, [f"step-{version * 4}"])
+    run(tmp_path, Skipping([7, 8, 9, 10]), updates=11, callbacks=[Noting()])
+    assert told == [(10, 4, [2, 4])]
+    assert store.tags() == {"step-8": 2, "step-16": 4}
+    assert "removes the models of abandoned updates: 6" in (tmp_path / "log.txt").read_text()
+
+
+def test_frozen_models_do_not_end_the_run(tmp_path):
+    store = ModelStore(tmp_path / MODELS)
+    store.save(6, {"n": np.array(6)}, {})
+    store.freeze()
+    run(tmp_path, Skipping([7, 8, 9, 10]), updates=11)
+    assert "the models of abandoned updates stay: the models in" in (tmp_path / "log.txt").read_text()
 
 
 def test_damaged_checkpoints_are_passed_over(tmp_path):

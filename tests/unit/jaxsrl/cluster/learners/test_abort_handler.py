@@ -32,16 +32,22 @@ def test_once_removed_abort_is_what_it_was():
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [("RuntimeError('an environment failed')", 75), ("UserError('no such plan')", -6), ("None", -6)],
-    ids=["a run that failed", "a refusal", "a good end"],
+    [
+        ("RuntimeError('an environment failed')", 1),
+        ("ReplayLostError('a node is gone')", 75),
+        ("UserError('no such plan')", -6),
+        ("None", -6),
+    ],
+    ids=["a run that failed", "a run that lost a node", "a refusal", "a good end"],
 )
 def test_jax_abort_after_a_failed_run_has_our_exit_status(error, status):
     code = f"""
 import contextlib, gc, unittest.mock
 from envpool_bridge.errors import UserError
 from jaxsrl.cluster.learners.processes import Processes
+from jaxsrl.cluster.protocol.engine import ReplayLostError
 error = {error}
-with contextlib.suppress(RuntimeError, UserError), Processes(1, 2, 1, unittest.mock.Mock()).together():
+with contextlib.suppress(RuntimeError, ReplayLostError, UserError), Processes(1, 2, 1, unittest.mock.Mock()).together():
     if error is not None:
         raise error
 gc.collect()

@@ -1,0 +1,72 @@
+"""What a roll-back leaves of the evaluations of a run: those of abandoned versions are not played, and choose no best model."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxsrl.evaluation.while_training import EvaluateWhileTraining
+from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
+from jaxsrl.models.store import BEST, MODELS, RETURN, ModelStore
+from tests.support.run_configs import run_config
+
+RETURNS = {2: 10.0, 4: 5.0, 6: 30.0}
+
+
+def make_evaluation(update, mean):
+    return Evaluation(update, update * 8, update * 8, "greedy", mean, 0.0, mean, mean, 1.0, 3, 0, 1.0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run at update 9 whose versions 2, 4 and 6 are evaluated, and whose version 8 waits for it."""
+    config = run_config(num_envs=4, rollout_length=2, eval_every=16)
+    run = SimpleNamespace(config=config, directory=tmp_path, num_updates=9, is_at_multiple_of=lambda env_steps: False)
+    store = ModelStore(tmp_path / MODELS)
+    for update in (2, 4, 6, 8):
+        store.save(update, {"n": np.array(update)}, {})
+    for update, mean in RETURNS.items():
+        append_evaluation(tmp_path, make_evaluation(update, mean))
+        store.annotate(update, **{RETURN: mean})
+    store.tag(BEST, "6")
+    store.tag("pending-8", "8")
+    return run
+
+
+def started(run):
+    evaluation = EvaluateWhileTraining(None, None)
+    evaluation.on_start(run)
+    return evaluation
+
+
+def test_the_best_model_is_none_of_an_abandoned_update(run):
+    evaluation, store = started(run), ModelStore(run.directory / MODELS)
+    assert [task.update for task in evaluation._waiting] == [8]
+    store.abandon(4)
+    evaluation.on_roll_back(run, 4)
+    assert not evaluation._waiting
+    assert store.tags() == {BEST: 2}
+    evaluation._publish(run, make_evaluation(4, 20.0), must_write=True)
+    assert store.tags() == {BEST: 4}
+
+
+def test_an_abandoned_version_is_not_played_to_the_end(run):
+    evaluation, closed = started(run), []
+    evaluation._playing = evaluation._waiting.popleft()
+    evaluation._evaluator = SimpleNamespace(close=lambda: closed.append(True))
+    evaluation.on_roll_back(run, 8)
+    assert (evaluation._playing.update, closed) == (8, [])
+    evaluation.on_roll_back(run, 4)
+    assert (evaluation._playing, closed) == (None, [True])
+
+
+def test_a_resumed_run_does_not_compare_with_what_was_abandoned(run):
+    store = ModelStore(run.directory / MODELS)
+    store.tag("mine", "6")  # so that it stays
+    store.abandon(4)
+    assert sorted(store.tags()) == ["mine"]
+    evaluation = started(run)
+    assert evaluation._best == make_evaluation(2, 10.0)
+    store.save(10, {"n": np.array(10)}, {})
+    evaluation._publish(run, make_evaluation(10, 20.0), must_write=True)
+    assert store.tags()[BEST] == 10
