@@ -207,6 +207,8 @@ def starts_of_envs(is_first: np.ndarray, rows_per_env: int) -> np.ndarray:
         is_first: [T, R] bool, R rows of whole environments.
         rows_per_env: agents of an environment. At least one is there when another joins.
     """
+    if rows_per_env == 1:
+        return is_first
     by_env = is_first.reshape(len(is_first), is_first.shape[1] // rows_per_env, rows_per_env)
     return np.repeat(by_env.all(-1), rows_per_env, axis=1)
 

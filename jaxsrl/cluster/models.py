@@ -99,6 +99,10 @@ class RemoteModelStore:
         """Returns the versions by tag."""
         return self._call("tags")
 
+    def noted(self, name: str) -> set[int]:
+        """Returns the versions with a note of this name."""
+        return self._call("noted", name)
+
     def models(self) -> list[Model]:
         """Returns all versions, oldest first."""
         return self._call("models")
@@ -123,6 +127,10 @@ class RemoteModelStore:
     def collect_garbage(self, keep: int) -> list[int]:
         """Deletes all versions without a tag but the newest `keep`; returns the deleted ones."""
         return self._call("collect_garbage", keep)
+
+    def abandon(self, last: int) -> list[int]:
+        """Removes all versions after `last` with the tags of the run; returns the removed ones."""
+        return self._call("abandon", last)
 
     def clone(self, destination: Path, query: str = "") -> Path:
         """Copies one version, or all, into a new store on the node of the store, and returns its directory."""

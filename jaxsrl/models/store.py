@@ -212,6 +212,8 @@ class ModelStore:
             tags = index["tags"]
             index["tags"] = {tag: at for tag, at in tags.items() if at <= last or not _OF_RUNS.fullmatch(tag)}
             index["notes"] = {at: notes for at, notes in index["notes"].items() if int(at) <= last}
+        # After the index is written: a process that is killed here leaves no tag without a version.
+        with change_index(self.directory) as index:
             chosen = set(index["tags"].values())
             abandoned = [version for version in self._checkpoints.steps() if version > last and version not in chosen]
             self._checkpoints.remove(*abandoned)

@@ -171,7 +171,7 @@ class RunCheckpoints:
         setup = self._setup
         try:  # before the checkpoints: a process that is killed between the two rolls back again
             models = ModelStore(setup.directory.path / MODELS).abandon(step)
-        except UserError as error:
+        except (UserError, OSError) as error:
             setup.log(f"the models of abandoned updates stay: {error}")
         else:
             if models:

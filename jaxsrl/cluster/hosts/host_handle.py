@@ -8,7 +8,7 @@ import numpy as np
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.faults.journal import open_learner_journal
 from envpool_bridge.shm.layout import SlotLayout
-from envpool_bridge.shm.slots import SlotViews
+from envpool_bridge.shm.slots import SlotViews, starts_of_envs
 from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.cluster.handle import Handle
 from jaxsrl.cluster.hosts.resumed_rows import FollowingSource, last_seen
@@ -102,7 +102,7 @@ class HostHandle(Handle[RemoteHost]):
         while self.next_sequence in self._early:
             slot = self._early.pop(self.next_sequence)
             self.slots[self.next_sequence] = self._newest = slot
-            self._episodes += slot.is_first[1:].sum(0)
+            self._episodes += starts_of_envs(slot.is_first[1:], self._layout.spec.rows_per_env).sum(0)
             self.next_sequence += 1
 
     def complete_slot(self, sequence: int) -> SlotViews:

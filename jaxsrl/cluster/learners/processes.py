@@ -87,9 +87,10 @@ class Processes:
             FailedLearnerError: one raised an error of its own.
             LostLearnerError: one lost a part of the run.
         """
-        for process, text in sorted(self.received(_FAILED).items()):
-            if int(process) != self.process_id:
-                resumes, said = json.loads(text)
+        failures = [(json.loads(text), int(process)) for process, text in self.received(_FAILED).items()]
+        # An error that comes again first: others lose a part of the run because of it.
+        for (resumes, said), process in sorted(failures, key=lambda each: (each[0][0], each[1])):
+            if process != self.process_id:
                 failure = f"learner process {process} of {self.num_processes} failed, and with it the run: {said}"
                 if resumes:
                     raise LostLearnerError(

@@ -72,6 +72,7 @@ def test_remote_store_gives_the_results_of_the_store(store, tmp_path):
     assert store.tag("best", "2") == files.find("2")
     store.annotate(2, **{"return": 250.0, "method": "greedy"})
     assert store.tags() == files.tags() == {"best": 2, "four": 4}
+    assert store.noted("return") == {2, 4}
     assert store.models() == files.models()
     assert [store.find(query).version for query in ("newest", "best", "return>200", "env_steps<20")] == [4, 2, 2, 1]
     assert store.find("best").metadata["method"] == "greedy"
@@ -82,11 +83,13 @@ def test_remote_store_gives_the_results_of_the_store(store, tmp_path):
     assert ModelStore(tmp_path / "copy").tags() == {"best": 2}
     store.untag("four")
     assert store.collect_garbage(keep=1) == [1, 3]
+    assert store.abandon(2) == [4]
+    assert store.tags() == {"best": 2}
     store.freeze()
     with pytest.raises(UserError, match="are frozen"):
-        store.tag("a", "4")
+        store.tag("a", "2")
     store.freeze(False)
-    store.tag("a", "4")
+    store.tag("a", "2")
 
 
 def test_remote_store_raises_the_errors_of_the_store(store, tmp_path):

@@ -246,6 +246,20 @@ def test_abandoned_versions_are_neither_listed_nor_chosen(store):
     assert store.find("step-40").version == 4
 
 
+def test_a_process_killed_while_it_abandons_leaves_no_tag_alone(store, monkeypatch):
+    save(store, 4, tags=("best",), **{"return": 300.0})
+
+    def killed(*versions):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(store._checkpoints, "remove", killed)
+    with pytest.raises(OSError, match="no space left"):
+        store.abandon(2)
+    assert (store.tags(), store.noted("return")) == ({}, set())
+    monkeypatch.undo()
+    assert store.abandon(2) == [3, 4]
+
+
 def test_a_run_without_models_abandons_none_and_makes_no_store(tmp_path):
     assert ModelStore(tmp_path / "models").abandon(0) == []
     assert not (tmp_path / "models").exists()
