@@ -313,9 +313,8 @@ def reanalyze(muzero: MuZero, params: Params, extra: TargetNetwork, sample: Samp
     del params
     window, num_states = sample.trajectory, muzero.config.unroll_steps + 1
     num_windows = sample.probability.shape[0]
+    num_chosen = max(1, round(muzero.config.reanalyze_fraction * num_windows))
     choice_key, search_key = jax.random.split(key)
-    chosen = jax.random.permutation(choice_key, num_windows)[
-        : max(1, round(muzero.config.reanalyze_fraction * num_windows))
-    ]
+    chosen = jax.random.permutation(choice_key, num_windows)[:num_chosen]
     extras = search_again(muzero.search, extra.target, window, num_states, chosen, search_key)
     return dataclasses.replace(sample, trajectory=dataclasses.replace(window, extras=extras))
