@@ -193,7 +193,7 @@ class CheckpointConfig:
     Attributes:
         interval_updates: updates between checkpoints; 0 saves at the end only.
         max_to_keep: newest checkpoints to keep.
-        keep_every: env steps between models that are kept for good, with the tag "step-ENV_STEPS"; 0 for none. A model is the
+        keep_every: env steps between models that are kept, with the tag "step-ENV_STEPS"; 0 for none. A model is the
             learner state without experience and episodes in progress.
         models_to_keep: newest models without a tag to keep.
         include_replay: save the experience of replay too. Otherwise a resumed run collects new experience before it learns, and

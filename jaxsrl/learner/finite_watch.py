@@ -1,7 +1,7 @@
 """Counter of updates that were skipped because they were not finite, with a limit on consecutive ones."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -12,17 +12,12 @@ from jaxsrl.learner.finite_updates import SKIPPED, SkipCounts
 from jaxsrl.machine.devices import start_copies_to_host
 from jaxsrl.replay.on_device import GRADIENT_STEPS
 
+if TYPE_CHECKING:
+    from jaxsrl.learner.loop import LearnerStats
+
 
 class NotFiniteError(RuntimeError):
     """Too many consecutive updates were not finite."""
-
-
-class Stats(Protocol):
-    """Totals of a learner that `LearnerStats` describes."""
-
-    skipped: int
-    skipped_span: int
-    finite: int
 
 
 class FiniteWatch:
@@ -80,7 +75,7 @@ class FiniteWatch:
         """
         return self._add(SkipCounts(*map(int, jax.device_get(counts))), num_updates)
 
-    def count_in(self, stats: Stats) -> None:
+    def count_in(self, stats: "LearnerStats") -> None:
         """Writes the counts into the totals of a learner."""
         stats.skipped, stats.skipped_span, stats.finite = self.skipped, self.span, self.finite
 

@@ -213,9 +213,11 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
     state: LearnerState = unflatten(learned, {**arrays, **factors}, LEARNER)
     if not holds_buffer(template.extra):
         return state
-    kept = restore_buffer(experience(template.extra), arrays) if holds_replay(arrays) else None
-    if kept is None:
-        kept = experience(init_state(agent, key).extra)
+    kept = (
+        restore_buffer(experience(template.extra), arrays)
+        if holds_replay(arrays)
+        else experience(init_state(agent, key).extra)
+    )
     return dataclasses.replace(state, extra=join_extra(template.extra, state.extra, kept))
 
 

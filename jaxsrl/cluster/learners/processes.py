@@ -88,7 +88,7 @@ class Processes:
             LostLearnerError: one lost a part of the run.
         """
         failures = [(json.loads(text), int(process)) for process, text in self.received(_FAILED).items()]
-        # An error that comes again first: others lose a part of the run because of it.
+        # Errors that a process raised itself come first: they may be why another one lost a part of the run.
         for (resumes, said), process in sorted(failures, key=lambda each: (each[0][0], each[1])):
             if process != self.process_id:
                 failure = f"learner process {process} of {self.num_processes} failed, and with it the run: {said}"

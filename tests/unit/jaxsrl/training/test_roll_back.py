@@ -143,6 +143,15 @@ def test_frozen_models_do_not_end_the_run(tmp_path):
     assert "the models of abandoned updates stay: the models in" in (tmp_path / "log.txt").read_text()
 
 
+def test_a_full_disk_does_not_end_a_roll_back(tmp_path, monkeypatch):
+    def full(store, last):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(ModelStore, "abandon", full)
+    run(tmp_path, Skipping([7, 8, 9, 10]), updates=11)
+    assert "the models of abandoned updates stay: no space left" in (tmp_path / "log.txt").read_text()
+
+
 def test_damaged_checkpoints_are_passed_over(tmp_path):
     counter = Skipping(range(9, 25))
     counter._on_step = lambda number: damage(tmp_path / "checkpoints" / "4") if number == 9 else None

@@ -80,6 +80,14 @@ def test_the_others_are_told_to_try_again_only_where_that_helps(error, raised, s
     assert "\n" not in str(failure.value)
 
 
+def test_an_error_counts_before_what_others_lost_because_of_it():
+    client = Texts()
+    fail(Processes(1, 3, 60, client), KeyError("of a callback"))
+    fail(Processes(0, 3, 60, client), ReplayLostError("the replay node is gone"))
+    with pytest.raises(FailedLearnerError, match="process 1 of 3 failed"):
+        Processes(2, 3, 60, client).raise_failed()
+
+
 def test_process_0_stays_until_the_others_know_why_it_fails():
     client, others = Texts(), [Processes(number, 3, 60, None) for number in (1, 2)]
     main = Processes(0, 3, 60, client)
