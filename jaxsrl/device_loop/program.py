@@ -14,6 +14,7 @@ from jaxsrl.envs.autoreset import env_run_key, fold_row_keys
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_updates import SkipCounts
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.compiler_options import compiler_options
 
 
 @jax.tree_util.register_dataclass
@@ -107,5 +108,6 @@ def compile_advance(
     """
     advance = make_advance(env, agent, num_steps, mesh.rows)
     out_shardings = (mesh.state_shardings(state), mesh.leading_rows, mesh.replicated, mesh.replicated)
-    jitted = jax.jit(advance, donate_argnums=(1, 2), out_shardings=out_shardings)
+    options = compiler_options(mesh.devices[0].platform)
+    jitted = jax.jit(advance, donate_argnums=(1, 2), out_shardings=out_shardings, compiler_options=options)
     return jitted.lower(np.int32(1), state, rows, keys).compile()

@@ -13,6 +13,7 @@ from envpool_bridge.shm.slots import SlotViews
 from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite
 from jaxsrl.learner.mesh import LearnerMesh, as_trajectory
 from jaxsrl.learner.sample_preparer import SamplePreparer
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.devices import Device
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.metrics.utilization import SAMPLE_WAIT_SECONDS
@@ -72,7 +73,8 @@ class HostReplay:
     ) -> None:
         self.mesh, self._preparer = mesh, preparer
         self._agent, self._run_key, self.experience = agent, run_key, experience
-        self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1))
+        options = compiler_options(mesh.devices[0].platform)
+        self._learn = jax.jit(self._gradient_step, donate_argnums=(0, 1), compiler_options=options)
         # Without the rest of the state, which a compiled call would copy.
         self._one_more = jax.jit(lambda number: number + 1)
         sync = agent.data.sync_acting_params

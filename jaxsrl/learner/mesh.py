@@ -18,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from agents.api import Agent, Array, LearnerState, Metrics, Params, ReplayAgent, Sample, Trajectory
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.devices import Device
 from jaxsrl.replay.host.sample_pool import SampleMemory, is_large
 from jaxsrl.replay.state import state_shardings
@@ -164,7 +165,23 @@ class LearnerMesh:
             return agent.update(state, batch, jax.random.fold_in(run_key, state.num_updates))
 
         shardings = self.state_shardings(jax.eval_shape(agent.init, run_key))
-        return jax.jit(update, donate_argnums=0, out_shardings=(shardings, self.replicated))
+        options = compiler_options(self.devices[0].platform)
+        return jax.jit(update, donate_argnums=0, out_shardings=(shardings, self.replicated), compiler_options=options)
+
+    def state_shapes(self, agent: Agent, key: Array) -> LearnerState:
+        """Returns the learner state that `place_state` returns, as `jax.ShapeDtypeStruct`s."""
+        shapes = jax.eval_shape(agent.init, key)
+        return jax.tree.map(_placed_shape, shapes, self.state_shardings(shapes))
+
+    def batch_shapes(self, shapes: Trajectory) -> Trajectory:
+        """Returns a slot's trajectory as `place_batch` returns it, as `jax.ShapeDtypeStruct`s."""
+        steps = jax.tree.map(lambda leaf: _placed_shape(leaf, self.rows), shapes)
+        state = jax.tree.map(lambda leaf: _placed_shape(leaf, self.leading_rows), shapes.agent_state)
+        return dataclasses.replace(steps, agent_state=state)
+
+
+def _placed_shape(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _apart(state: LearnerState) -> LearnerState:

@@ -13,6 +13,7 @@ from jaxsrl.learner.finite_updates import SKIPPED, keep_if_finite, learned_finit
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.host_replay import HostReplay, HostReplayMesh
 from jaxsrl.learner.loop import AnyLearner
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.replay.fixed import FixedReplayClient
 from jaxsrl.replay.state import replace_learned
 
@@ -33,7 +34,8 @@ class OfflineReplay(HostReplay):
         super().__init__(agent, mesh, run_key, experience)
         self._num_joined = experience.num_joined
         self._one_of: Sample | None = None
-        self._learn_joined = jax.jit(self._gradient_steps, donate_argnums=(0, 1))
+        options = compiler_options(mesh.devices[0].platform)
+        self._learn_joined = jax.jit(self._gradient_steps, donate_argnums=(0, 1), compiler_options=options)
 
     def _learn_steps(self, state: LearnerState, update: np.int32, due: int) -> tuple[LearnerState, Metrics | None]:
         if self._num_joined == 1:

@@ -20,6 +20,7 @@ from jaxsrl.device_loop.program import RunKeys, make_advance
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_updates import SkipCounts
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.compiler_options import compiler_options
 
 MakeAgent = Callable[[dict[str, Array]], Agent]
 """Function of float32 scalars by name, the agent's options that differ by member, that returns the agent."""
@@ -185,7 +186,8 @@ class MembersProgram:
         ones, where = (
             (np.int32(1), self._replicated) if has_one_count else (np.ones(self._padded, np.int32), self._sharding)
         )
-        jitted = jax.jit(program, donate_argnums=(1, 2))
+        options = compiler_options(self._devices[0].platform)
+        jitted = jax.jit(program, donate_argnums=(1, 2), compiler_options=options)
         return jitted.lower(jax.device_put(ones, where), self._state, self._rows, self._keys, self._values).compile()
 
 

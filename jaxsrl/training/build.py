@@ -1,9 +1,13 @@
 """Builds the learner of a plan whose environments are on the host."""
 
+from typing import NamedTuple
+
 from agents.api import Agent
 from envpool_bridge.errors import UserError
 from jaxsrl.collect.collector import Collector
 from jaxsrl.collect.pool import PoolCollector
+from jaxsrl.collect.slot_layout import trajectory_shapes
+from jaxsrl.learner.early_compilation import compile_early
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.groups.mesh import GroupMeshes
 from jaxsrl.learner.host_replay import HostReplay
@@ -20,10 +24,32 @@ from jaxsrl.training.run_state import Progress
 from jaxsrl.training.setup import TrainingSetup
 
 
+class MeshUpdate(NamedTuple):
+    """A mesh of learning devices, and an agent's update on it."""
+
+    mesh: LearnerMesh
+    update: KeyedUpdate
+
+
+def start_update(setup: TrainingSetup) -> MeshUpdate | None:
+    """Returns the mesh of a plan and the update on it, whose compilation it starts; None if the plan has another learner."""
+    agent, plan, config = setup.agent, setup.plan, setup.config
+    has_server = plan.parameter_server is not None and plan.channel(Carries.GRADIENTS) is not None
+    if not isinstance(agent, Agent) or learns_by_group(plan) or has_server:
+        return None
+    mesh = LearnerMesh(devices_of(plan.learner))
+    update = mesh.jit_update(agent, setup.keys.update)
+    if mesh.spans_processes:  # these compile at the same time, in the first update
+        return MeshUpdate(mesh, update)
+    slot = trajectory_shapes(agent, setup.spec, config.num_envs, config.rollout_length)
+    return MeshUpdate(mesh, compile_early(update, mesh.state_shapes(agent, setup.keys.init), mesh.batch_shapes(slot)))
+
+
 def make_learner(
     setup: TrainingSetup,
     source: Collector,
     progress: Progress,
+    program: MeshUpdate | None,
     replay: HostReplay | None = None,
     watch: FiniteWatch | None = None,
 ) -> HostLearner:
@@ -33,6 +59,7 @@ def make_learner(
         setup: of the run.
         source: of trajectories.
         progress: to continue from.
+        program: of `start_update`.
         replay: of a plan with replay on the host.
         watch: of updates that are skipped because they are not finite.
 
@@ -54,18 +81,18 @@ def make_learner(
     if learns_by_group(plan):
         meshes = GroupMeshes(agent.groups, {learner.group: devices_of(learner) for learner in plan.learners})
         return learner(meshes, meshes.jit_update(agent, update_key))
-    devices = devices_of(plan.learner)
-    if server is None or gradients is None:
-        mesh = LearnerMesh(devices)
-        update = mesh.jit_update(agent, update_key)
+    if program is not None:
+        mesh, update = program
         if trajectories is not None and trajectories.kept:
             recent = RecentTrajectories(source, trajectories.kept, trajectories.reuses, plan.max_policy_lag)
             return ReusingLearner(mesh, source, progress.state, update, recent, progress.previous_params, watch)
         return learner(mesh, update)
+    if server is None or gradients is None:
+        raise TypeError(f"plan {plan.name} has neither an update on a mesh nor a parameter server")
     steps = gradient_steps_of(agent, plan)
     device = devices_of(server)[0]
     if gradients.synchronous:
-        mesh = LearnerMesh(devices)
+        mesh = LearnerMesh(devices_of(plan.learner))
         return learner(mesh, SynchronousUpdate(steps, mesh, device, update_key))
     if not isinstance(source, PoolCollector):
         raise UserError(f"plan {plan.name}: asynchronous replicas need environment processes of their own")

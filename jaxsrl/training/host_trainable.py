@@ -22,7 +22,7 @@ from jaxsrl.metrics.episodes import Episode
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.replay.state import holds_buffer
 from jaxsrl.training.async_learners import AsynchronousLearners
-from jaxsrl.training.build import make_learner
+from jaxsrl.training.build import MeshUpdate, make_learner, start_update
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.run_state import (
     Progress,
@@ -47,6 +47,7 @@ class HostTrainable(Trainable):
     def __init__(self, setup: TrainingSetup, collectors: CollectorFactory) -> None:
         self._setup = setup
         self._collectors = collectors
+        self._program: MeshUpdate | None = None
         self._progress: Progress | None = None
         self._collector: Collector | None = None
         self._learner: HostLearner | None = None
@@ -74,6 +75,7 @@ class HostTrainable(Trainable):
     def restore_or_init(self, arrays: Arrays | None) -> int:
         setup, num_rows = self._setup, self._collectors.num_rows
         if arrays is None:
+            self._program = start_update(setup)  # it compiles while parameters are initialized and environments start
             self._progress = begin(setup.agent, setup.keys.init, num_rows, setup.spec, self._collectors.first_row)
         else:
             sizes, first_row = (num_rows, setup.config.rollout_length), self._collectors.first_row
@@ -84,6 +86,8 @@ class HostTrainable(Trainable):
     def start(self) -> AnyLearner:
         setup, progress = self._setup, self.progress
         first = int(progress.state.num_updates)
+        if self._program is None:
+            self._program = start_update(setup)
         if progress.log.stages is not None:
             progress.log.stages.resize(stage_delay(setup.plan))
         self._collector = collector = self._collectors.make_collector(self._collector_config(first))
@@ -97,7 +101,7 @@ class HostTrainable(Trainable):
         has_all_rows = self._collectors.num_rows == setup.config.num_envs
         dump = setup.directory.path / _NOT_FINITE_BATCH if has_all_rows else None
         watch = FiniteWatch(setup.config.learner.max_nonfinite_updates, dump)
-        self._learner = make_learner(setup, collector, progress, self._replay, watch)
+        self._learner = make_learner(setup, collector, progress, self._program, self._replay, watch)
         if not setup.spec.levels and {*progress.reset.stages, *self._stages()} - {setup.spec.stage}:
             self._staged_collector()  # raises here instead of continuing at the first stage
         self._recorder = make_recorder(setup, progress.log)

@@ -18,6 +18,7 @@ from jaxsrl.checkpoints.store import Arrays, flatten, leaf_forms, unflatten
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.collect.slot_layout import agent_state_spec
 from jaxsrl.collect.stage_queue import StageQueue
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.metrics.episodes import EpisodeTracker, row_groups
 from jaxsrl.replay.client import buffer_shapes
 from jaxsrl.replay.state import ReplayExtra, experience, holds_buffer, inner_state, join_extra
@@ -45,12 +46,8 @@ class Progress:
 
 
 def init_state(agent: AnyAgent, key: jax.Array) -> LearnerState:
-    """Returns the learner state before the first update, without optimizations of the machine code that change no bit of it.
-
-    The program runs once, and without them a CPU compiles it in two thirds of the time.
-    """
-    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
-    return jax.jit(agent.init, compiler_options=options)(key)
+    """Returns the learner state before the first update."""
+    return jax.jit(agent.init, compiler_options=compiler_options(jax.default_backend()))(key)
 
 
 def begin(agent: AnyAgent, key: jax.Array, num_rows: int, spec: EnvSpec, first_row: int = 0) -> Progress:

@@ -13,6 +13,7 @@ from envpool_bridge.shm.slots import ActRows, blank_window
 from envpool_bridge.spec.specs import EnvSpec, LeafSpec
 from envpool_bridge.spec.tree import Tree, map_leaves, take, write
 from jaxsrl.collect.inference.packed_act import PackedAct
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.devices import start_copies_to_host
 
 
@@ -83,7 +84,9 @@ def make_act(agent: AnyAgent, mode: Mode = Mode.SAMPLE, platform: str = "cpu") -
         )
 
     # CPU devices share the host's memory: packing would only add copies.
-    return jax.jit(act_on_rows) if platform == "cpu" else PackedAct(act_on_rows)
+    return (
+        jax.jit(act_on_rows, compiler_options=compiler_options("cpu")) if platform == "cpu" else PackedAct(act_on_rows)
+    )
 
 
 def act_in_slot(

@@ -18,6 +18,7 @@ from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import map_leaves
 from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.mesh import KeyedUpdate, LearnerMesh
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.devices import Device, on_device
 
 
@@ -102,7 +103,8 @@ def _jit_group(group: LearningGroup, mesh: LearnerMesh, run_key: Array) -> Any:
         state = LearnerState(params, opt_state, number, extra)
         return group.update(state, batch, jax.random.fold_in(run_key, number))
 
-    return jax.jit(update, donate_argnums=0, out_shardings=(mesh.replicated, mesh.replicated))
+    options = compiler_options(mesh.devices[0].platform)
+    return jax.jit(update, donate_argnums=0, out_shardings=(mesh.replicated, mesh.replicated), compiler_options=options)
 
 
 def take_agent_rows(slot: SlotViews, agent_indices: tuple[int, ...], rows_per_env: int) -> SlotViews:

@@ -15,6 +15,7 @@ from agents.api import Array, GradientSteps, LearnerState, Metrics, OptState, Pr
 from jaxsrl.learner.finite_updates import all_finite, keep_if_finite
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.learner.parameter_server.packed_tree import Block, pack, unpack, unpack_stacked
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.devices import Device
 
 
@@ -46,8 +47,10 @@ class Replica:
 
         self.num_steps = steps.num_steps
         self._mesh = mesh
-        self.prepare = jax.jit(prepare)
-        self._gradient = jax.jit(gradient, out_shardings=(mesh.replicated, mesh.replicated))
+        options = compiler_options(mesh.devices[0].platform)
+        self.prepare = jax.jit(prepare, compiler_options=options)
+        shardings = (mesh.replicated, mesh.replicated)
+        self._gradient = jax.jit(gradient, out_shardings=shardings, compiler_options=options)
 
     def place(self, values: Any) -> Any:
         """Returns a pytree from the server's device, whole on every device of the replica."""
@@ -100,8 +103,9 @@ class ServerPrograms:
 
         self._device = device
         # The parameters are not donated: a replica on the server's own device may have pulled this very memory.
-        self._apply = jax.jit(apply, donate_argnums=0)
-        self.finish = jax.jit(finish)
+        options = compiler_options(device.platform)
+        self._apply = jax.jit(apply, donate_argnums=0, compiler_options=options)
+        self.finish = jax.jit(finish, compiler_options=options)
         self.pack, self.unpack = jax.jit(pack), jax.jit(unpack)
         self.nothing_skipped, self.all_finite = jax.device_put((np.int32(0), np.bool_(True)), device)
 
