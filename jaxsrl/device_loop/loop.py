@@ -15,6 +15,7 @@ from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.metrics.episodes import EpisodeTotals
 from jaxsrl.replay.state import replace_learned
 
@@ -179,6 +180,10 @@ def place_rows(
         num_steps: steps of each row before. An episode takes at least one, so no earlier one has this number, which its key
             follows from.
     """
-    first = jax.jit(lambda row_keys: init_rows(env, agent, row_keys, num_steps), out_shardings=mesh.leading_rows)
+    first = jax.jit(
+        lambda row_keys: init_rows(env, agent, row_keys, num_steps),
+        out_shardings=mesh.leading_rows,
+        compiler_options=compiler_options(mesh.devices[0].platform),
+    )
     initial = first(keys.rows)
     return initial if saved is None else mesh.place_rows(rows_from_arrays(initial, saved))

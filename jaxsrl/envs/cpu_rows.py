@@ -17,10 +17,11 @@ from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import Tree, items, lookup, shown_path, take, write
 from jaxsrl.envs.autoreset import RowsState, env_run_key, fold_row_keys, reset_keyed_rows, step_keyed_rows
 from jaxsrl.envs.protocol import Array, JaxEnv, validate_env
+from jaxsrl.machine.compiler_options import compiler_options
 
 # Compiled once per environment and number of rows, for all parts of a process.
-_reset = jax.jit(reset_keyed_rows, static_argnums=0)
-_step = jax.jit(step_keyed_rows, static_argnums=0)
+_reset = jax.jit(reset_keyed_rows, static_argnums=0, compiler_options=compiler_options("cpu"))
+_step = jax.jit(step_keyed_rows, static_argnums=0, compiler_options=compiler_options("cpu"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,29 +1,31 @@
 """Compilation of an update while the rest of a run starts."""
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from agents.api import LearnerState, Metrics, Trajectory
 from jaxsrl.learner.mesh import KeyedUpdate
+from jaxsrl.machine.lifecycle import Lifecycle
 
 
-def compile_early(update: Any, state: LearnerState, batch: Trajectory) -> KeyedUpdate:
-    """Starts to compile an update in a thread, and returns the update, whose first call waits for the end of that.
+def make_early(make: Callable[[], KeyedUpdate], lifecycle: Lifecycle) -> KeyedUpdate:
+    """Starts to make an update in a thread; returns the update, whose first call waits for that, and raises its error.
 
     Args:
-        update: jitted; it compiles itself in the first call if that has other arguments than these.
-        state: `jax.ShapeDtypeStruct`s with shardings.
-        batch: of the same kind.
-
-    Raises:
-        Exception: the returned update raises what compilation raised.
+        make: makes the update and compiles it; jax's settings of the calling thread do not hold in it.
+        lifecycle: of the run, which ends the thread.
     """
-    thread = ThreadPoolExecutor(1, "compile update")  # the end of the process waits for it: jax cannot stop it
-    compilation = thread.submit(lambda: update.lower(state, batch).compile())
-    thread.shutdown(wait=False)
+    made: Future[KeyedUpdate] = Future()
 
-    def compiled_update(state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
-        compilation.result()
-        return update(state, batch)
+    def body() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:  # noqa: BLE001  raised by the first call
+            made.set_exception(error)
 
-    return compiled_update
+    lifecycle.start_thread("compile update", body)
+
+    def update(state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:
+        return made.result()(state, batch)
+
+    return update

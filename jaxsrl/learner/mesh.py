@@ -181,7 +181,7 @@ class LearnerMesh:
 
 
 def _placed_shape(leaf: Any, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=leaf.weak_type)
 
 
 def _apart(state: LearnerState) -> LearnerState:

@@ -12,6 +12,7 @@ import numpy as np
 
 from agents.api import Array, LearnerState, ReplayAgent, Sample
 from envpool_bridge.errors import WaitTimeoutError
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.devices import Device
 from jaxsrl.replay.on_device import step_keys, transform_sample
 
@@ -43,7 +44,7 @@ class SamplePreparer:
         self._busy = [0.0] * len(self._devices)  # each written by one thread
         self._threads = [ThreadPoolExecutor(1, f"prepare-{number}") for number in range(len(self._devices))]
         self._requests: deque[Future[Sample]] = deque()
-        self._prepare = jax.jit(self._transform)
+        self._prepare = jax.jit(self._transform, compiler_options=compiler_options(devices[0].platform))
 
     def request(self, sample: Sample, state: LearnerState, update: np.int32, number: int) -> None:
         """Requests that a sample is prepared for gradient step `number` of an update, with this state.

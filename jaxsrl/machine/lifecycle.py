@@ -73,7 +73,7 @@ class Lifecycle:
             raise self._error
 
     def join(self, timeout_seconds: float = _JOIN_SECONDS, *, failure: BaseException | None = None) -> None:
-        """Stops the threads and waits for them.
+        """Stops the threads and waits for them, once.
 
         A thread stuck in native code cannot be stopped: the process then exits without it, with status 1 unless
         `exit_on_user_error` sets another.
@@ -90,6 +90,7 @@ class Lifecycle:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.clear()
         if not stuck:
             return
         _stuck.extend(stuck)

@@ -1,13 +1,13 @@
 """Builds the learner of a plan whose environments are on the host."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agents.api import Agent
 from envpool_bridge.errors import UserError
 from jaxsrl.collect.collector import Collector
 from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.collect.slot_layout import trajectory_shapes
-from jaxsrl.learner.early_compilation import compile_early
+from jaxsrl.learner.early_compilation import make_early
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.groups.mesh import GroupMeshes
 from jaxsrl.learner.host_replay import HostReplay
@@ -31,18 +31,28 @@ class MeshUpdate(NamedTuple):
     update: KeyedUpdate
 
 
-def start_update(setup: TrainingSetup) -> MeshUpdate | None:
-    """Returns the mesh of a plan and the update on it, whose compilation it starts; None if the plan has another learner."""
-    agent, plan, config = setup.agent, setup.plan, setup.config
+def start_compilation(setup: TrainingSetup, first: int) -> MeshUpdate | None:
+    """Returns the mesh of a plan and the update on it, whose compilation it starts; None if the plan has another learner.
+
+    Args:
+        setup: of the run.
+        first: updates done before; if none are left, nothing is compiled.
+    """
+    agent, plan, config, keys = setup.agent, setup.plan, setup.config, setup.keys
     has_server = plan.parameter_server is not None and plan.channel(Carries.GRADIENTS) is not None
     if not isinstance(agent, Agent) or learns_by_group(plan) or has_server:
         return None
     mesh = LearnerMesh(devices_of(plan.learner))
-    update = mesh.jit_update(agent, setup.keys.update)
-    if mesh.spans_processes:  # these compile at the same time, in the first update
-        return MeshUpdate(mesh, update)
-    slot = trajectory_shapes(agent, setup.spec, config.num_envs, config.rollout_length)
-    return MeshUpdate(mesh, compile_early(update, mesh.state_shapes(agent, setup.keys.init), mesh.batch_shapes(slot)))
+    if mesh.spans_processes or first >= config.num_updates:  # several processes compile together, in the first update
+        return MeshUpdate(mesh, mesh.jit_update(agent, keys.update))
+
+    def make() -> KeyedUpdate:
+        update: Any = mesh.jit_update(agent, keys.update)
+        slot = trajectory_shapes(agent, setup.spec, config.num_envs, config.rollout_length)
+        update.lower(mesh.state_shapes(agent, keys.init), mesh.batch_shapes(slot)).compile()
+        return update
+
+    return MeshUpdate(mesh, make_early(make, setup.lifecycle))
 
 
 def make_learner(
@@ -59,7 +69,7 @@ def make_learner(
         setup: of the run.
         source: of trajectories.
         progress: to continue from.
-        program: of `start_update`.
+        program: mesh and update of `start_compilation`.
         replay: of a plan with replay on the host.
         watch: of updates that are skipped because they are not finite.
 

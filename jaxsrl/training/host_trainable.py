@@ -22,7 +22,7 @@ from jaxsrl.metrics.episodes import Episode
 from jaxsrl.plan.placement import devices_of
 from jaxsrl.replay.state import holds_buffer
 from jaxsrl.training.async_learners import AsynchronousLearners
-from jaxsrl.training.build import MeshUpdate, make_learner, start_update
+from jaxsrl.training.build import MeshUpdate, make_learner, start_compilation
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.run_state import (
     Progress,
@@ -75,7 +75,7 @@ class HostTrainable(Trainable):
     def restore_or_init(self, arrays: Arrays | None) -> int:
         setup, num_rows = self._setup, self._collectors.num_rows
         if arrays is None:
-            self._program = start_update(setup)  # it compiles while parameters are initialized and environments start
+            self._program = start_compilation(setup, 0)  # while parameters are initialized and environments start
             self._progress = begin(setup.agent, setup.keys.init, num_rows, setup.spec, self._collectors.first_row)
         else:
             sizes, first_row = (num_rows, setup.config.rollout_length), self._collectors.first_row
@@ -87,7 +87,7 @@ class HostTrainable(Trainable):
         setup, progress = self._setup, self.progress
         first = int(progress.state.num_updates)
         if self._program is None:
-            self._program = start_update(setup)
+            self._program = start_compilation(setup, first)
         if progress.log.stages is not None:
             progress.log.stages.resize(stage_delay(setup.plan))
         self._collector = collector = self._collectors.make_collector(self._collector_config(first))

@@ -68,6 +68,7 @@ def stuck_in_update(shorten: Callable[[], None]):
                 in_native_code()
             return update(state, batch)
 
+        stuck.lower = update.lower
         return stuck
 
     return mock.patch.object(LearnerMesh, "jit_update", jit_update)

@@ -1,6 +1,5 @@
 """The learner's update is compiled once, while the run starts, for the very arguments that it is called with."""
 
-import jax.monitoring
 import pytest
 
 from agents.api import ReplayConfig
@@ -9,10 +8,12 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.envs.registry import make_env
-from jaxsrl.learner.early_compilation import compile_early
+from jaxsrl.learner.early_compilation import make_early
+from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
+from tests.support.compilations import compilations
 from tests.support.run_configs import run_config
 
 PLAIN = NetworkConfig(hidden_sizes=(8,))
@@ -38,20 +39,6 @@ def train(directory, agent, env, plan, **changes):
     run(PLANS[plan](config, Resources.detect()), agent(spec), source, config, spec=spec, quiet=True)
 
 
-@pytest.fixture
-def compiled():
-    """Names of the programs that are compiled during a test."""
-    names = []
-
-    def listen(event, seconds, **attributes):
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(attributes["fun_name"])
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
 @pytest.mark.parametrize(
     ("agent", "plan", "env", "changes"),
     [
@@ -63,16 +50,27 @@ def compiled():
     ],
     ids=["mlp", "recurrent", "recurrent-two-devices", "frames", "replay"],
 )
-def test_an_update_is_compiled_once(tmp_path, compiled, agent, plan, env, changes):
-    train(tmp_path, agent, EnvConfig("CartPole-v1", **env), plan, **changes)
-    assert compiled.count("jit(update)") == 1
+def test_an_update_is_compiled_once_in_its_thread(tmp_path, agent, plan, env, changes):
+    with compilations() as programs:
+        train(tmp_path, agent, EnvConfig("CartPole-v1", **env), plan, **changes)
+    assert [thread for thread, program in programs if program == "jit(update)"] == ["compile update"]
 
 
-def test_the_first_call_raises_what_compilation_raised():
-    class Fails:
-        def lower(self, *shapes):
-            raise ValueError("too large")
+def test_a_complete_run_compiles_no_update(tmp_path):
+    setup = (lambda spec: make_ppo(PPO, spec, PLAIN)), EnvConfig("CartPole-v1"), "serial"
+    train(tmp_path, *setup)
+    with compilations() as programs:
+        train(tmp_path, *setup, eval_final_episodes=1)
+    assert "jit(update)" not in [program for _, program in programs]
 
-    update = compile_early(Fails(), None, None)
+
+def test_the_first_call_raises_the_error_of_the_thread():
+    def make():
+        raise ValueError("too large")
+
+    lifecycle = Lifecycle()
+    update = make_early(make, lifecycle)
     with pytest.raises(ValueError, match="too large"):
         update(None, None)
+    lifecycle.join()
+    lifecycle.raise_error()

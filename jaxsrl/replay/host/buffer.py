@@ -12,6 +12,7 @@ import numpy as np
 
 from agents.api import Replay, Sample, Trajectory
 from envpool_bridge.errors import UserError
+from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.split_cpu import host_device
 from jaxsrl.replay.device.sampler import SampledWindows
 from jaxsrl.replay.host.sampler import HostSampler
@@ -57,7 +58,9 @@ class HostBuffer:
         self._pace = HostPace(pace)
         self._initial_priority = None
         if replay.initial_priority is not None and sizes.priority_exponent:
-            self._initial_priority = jax.jit(replay.initial_priority)
+            self._initial_priority = jax.jit(
+                replay.initial_priority, compiler_options=compiler_options(jax.default_backend())
+            )
 
     @property
     def num_bytes(self) -> int:
