@@ -175,7 +175,8 @@ class LearnerMesh:
 
     def batch_shapes(self, shapes: Trajectory) -> Trajectory:
         """Returns a slot's trajectory as `place_batch` returns it, as `jax.ShapeDtypeStruct`s."""
-        steps = jax.tree.map(lambda leaf: _placed_shape(leaf, self.rows), shapes)
+        without_state = dataclasses.replace(shapes, agent_state=())
+        steps = jax.tree.map(lambda leaf: _placed_shape(leaf, self.rows), without_state)
         state = jax.tree.map(lambda leaf: _placed_shape(leaf, self.leading_rows), shapes.agent_state)
         return dataclasses.replace(steps, agent_state=state)
 
