@@ -1,6 +1,8 @@
 """Axis labels with units."""
 
-from jaxsrl.plots.run_curve import XAxis
+from collections.abc import Iterable
+
+from jaxsrl.plots.run_curve import RunCurve, XAxis
 
 _METRICS = {
     "episode/return_mean": "episode return (reward units)",
@@ -25,9 +27,11 @@ def metric_label(metric: str) -> str:
     return _METRICS.get(metric, metric)
 
 
-def x_label(x: XAxis, longest: float) -> tuple[str, float]:
-    """Returns the label of the x axis, and the divisor of its values, for values up to `longest`."""
-    if x != "time":
-        return {"steps": "env steps", "frames": "emulator frames"}[x], 1.0
+def x_label(x: XAxis, longest: float, curves: Iterable[RunCurve]) -> tuple[str, float]:
+    """Returns the label of the x axis of curves, and the divisor of its values, for values up to `longest`."""
+    if x == "steps":
+        return " or ".join(sorted({curve.step_unit for curve in curves})), 1.0
+    if x == "frames":
+        return "emulator frames", 1.0
     size, unit = next(((size, unit) for least, size, unit in _SPANS if longest >= least), (1.0, "s"))
     return f"training time ({unit})", size

@@ -29,7 +29,7 @@ class GroupCurve:
 def draw_panel(axes: Axes, drawn: Sequence[GroupCurve], numbers: dict[str, int], x: XAxis, metric: str) -> None:
     """Draws the groups of one environment; `numbers` has the color index of each label."""
     longest = max((float(one.mean.x[-1]) for one in drawn if len(one.mean.x)), default=0.0)
-    label, unit = x_label(x, longest)
+    label, unit = x_label(x, longest, (curve for one in drawn for curve in one.group.curves))
     for one in drawn:
         number = numbers[one.group.label]
         if not len(one.mean.x):

@@ -26,8 +26,8 @@ class RunCurve:
     Attributes:
         path: directory of the run.
         config: contents of config.json: "agent_name", "experiment", "env_spec".
-        x: [N] float64, increasing: env steps, emulator frames, or seconds of training. Work that a resumed run repeated is
-            counted once.
+        x: [N] float64, increasing: steps (see `step_unit`), emulator frames, or seconds of training. Work that a resumed run
+            repeated is counted once.
         y: [N] float64, finite.
     """
 
@@ -41,6 +41,12 @@ class RunCurve:
         """Id of the training environment."""
         spec, experiment = self.config.get("env_spec") or {}, self.config.get("experiment") or {}
         return str(spec.get("env_id") or (experiment.get("env") or {}).get("id") or "unknown environment")
+
+    @property
+    def step_unit(self) -> str:
+        """Unit of the run's steps, as in `RunConfig.step_unit`."""
+        run = (self.config.get("experiment") or {}).get("run") or {}
+        return "gradient steps" if run.get("plan") == "offline" else "env steps"
 
 
 def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve], list[str]]:

@@ -28,7 +28,7 @@ def _groups(comparison: Comparison) -> Table:
         if not len(one.mean.x):
             table.add_row(*names, "-", "-", "-")
             continue
-        label, unit = x_label(comparison.x, float(one.mean.x[-1]))
+        label, unit = x_label(comparison.x, float(one.mean.x[-1]), one.group.curves)
         low, high = one.mean.low[-1], one.mean.high[-1]
         interval = f"{low:,.2f} to {high:,.2f}" if len(one.group.curves) > 1 else "-"
         digits = 1 if comparison.x == "time" else 0

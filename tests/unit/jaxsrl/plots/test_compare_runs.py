@@ -38,6 +38,15 @@ def test_one_environment_is_a_panel_with_units_and_one_legend(make_run, tmp_path
         assert out.with_suffix(f".{kind}").read_bytes().startswith(begin)
 
 
+def test_steps_of_offline_runs_are_gradient_steps(make_run, tmp_path):
+    make_run("a", [1.0, 2.0], plan="offline")
+    for others, unit in ((0, "gradient steps"), (1, "env steps or gradient steps")):
+        if others:
+            make_run("b", [1.0, 2.0], agent="dqn")
+        draw_comparison(compare_runs([tmp_path], "steps", RETURN), tmp_path / "plot.svg")
+        assert unit in texts(tmp_path / "plot.svg")
+
+
 def test_several_environments_have_aggregates_below(make_run, tmp_path):
     for env in ("Pong", "Breakout"):
         for agent, last in (("ppo", 3.0), ("dqn", 2.0)):
@@ -88,10 +97,10 @@ def test_a_picture_that_cannot_be_written_is_refused(tmp_path):
 
 
 def test_axes_have_units():
-    assert x_label("time", 100.0) == ("training time (s)", 1.0)
-    assert x_label("time", 1000.0) == ("training time (min)", 60.0)
-    assert x_label("time", 10_000.0) == ("training time (h)", 3600.0)
-    assert x_label("frames", 1e9) == ("emulator frames", 1.0)
+    assert x_label("time", 100.0, []) == ("training time (s)", 1.0)
+    assert x_label("time", 1000.0, []) == ("training time (min)", 60.0)
+    assert x_label("time", 10_000.0, []) == ("training time (h)", 3600.0)
+    assert x_label("frames", 1e9, []) == ("emulator frames", 1.0)
     assert metric_label("utilization/learner/busy") == "utilization/learner/busy (share of time)"
     assert metric_label("loss/policy") == "loss/policy"
 
