@@ -1,4 +1,4 @@
-"""Time to compile programs of agents for CPUs at each level of optimization, and time that they take then.
+"""Compilation time and run time of agents' programs on CPUs, at each level of optimization.
 
 python docs/lab/compile_levels.py
 

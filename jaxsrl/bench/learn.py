@@ -63,8 +63,8 @@ def bench_learn(
 ) -> dict[str, Any]:
     """Measures PPO against stable-baselines3 with the settings of rl-baselines3-zoo, one run each in turn for every seed.
 
-    A run ends when the mean return of its last 100 training episodes passes the threshold. Every run is a process of its own, with
-    an empty cache of compiled programs.
+    A run ends when the mean return of its last 100 training episodes passes the threshold. Every run is a process of its own, which
+    compiles its programs unless `JAX_COMPILATION_CACHE_DIR` is set.
 
     Args:
         sb3_python: interpreter of an environment with stable-baselines3 and the task's packages.

@@ -73,7 +73,7 @@ class Lifecycle:
             raise self._error
 
     def join(self, timeout_seconds: float = _JOIN_SECONDS, *, failure: BaseException | None = None) -> None:
-        """Stops the threads and waits for them, once.
+        """Stops the threads and waits for them.
 
         A thread stuck in native code cannot be stopped: the process then exits without it, with status 1 unless
         `exit_on_user_error` sets another.
@@ -90,11 +90,9 @@ class Lifecycle:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.clear()
         if not stuck:
             return
-        _stuck.extend(stuck)
-        atexit.register(_exit_without_stuck)
+        exit_without(*stuck)
         problem = f"thread {', '.join(thread.name for thread in stuck)} did not stop within {timeout_seconds} s"
         if failure is None:
             raise TimeoutError(problem)
@@ -115,8 +113,15 @@ def call_in_thread(function: Callable[[], T], name: str) -> "Future[T]":
     return result
 
 
+def exit_without(*threads: threading.Thread) -> None:
+    """Makes the end of this process skip Python's clean-up if these threads are still running then."""
+    _stuck[:] = [*(thread for thread in _stuck if thread.is_alive()), *threads]
+    atexit.unregister(_exit_without_stuck)
+    atexit.register(_exit_without_stuck)
+
+
 def has_stuck_threads() -> bool:
-    """Returns whether threads of a finished run are still running: Python's clean-up would remove objects that they use."""
+    """Returns whether threads in native code are still running: Python's clean-up would remove objects that they use."""
     return any(thread.is_alive() for thread in _stuck)
 
 

@@ -7,7 +7,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.collect.collector import Collector
 from jaxsrl.collect.pool import PoolCollector
 from jaxsrl.collect.slot_layout import trajectory_shapes
-from jaxsrl.learner.early_compilation import make_early
+from jaxsrl.learner.early_compilation import EarlyUpdate
 from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.groups.mesh import GroupMeshes
 from jaxsrl.learner.host_replay import HostReplay
@@ -29,6 +29,11 @@ class MeshUpdate(NamedTuple):
 
     mesh: LearnerMesh
     update: KeyedUpdate
+
+    def join(self) -> None:
+        """Waits for the end of a compilation that `start_compilation` has started."""
+        if isinstance(self.update, EarlyUpdate):
+            self.update.join()
 
 
 def start_compilation(setup: TrainingSetup, first: int) -> MeshUpdate | None:
@@ -52,7 +57,7 @@ def start_compilation(setup: TrainingSetup, first: int) -> MeshUpdate | None:
         update.lower(mesh.state_shapes(agent, keys.init), mesh.batch_shapes(slot)).compile()
         return update
 
-    return MeshUpdate(mesh, make_early(make, setup.lifecycle))
+    return MeshUpdate(mesh, EarlyUpdate(make))
 
 
 def make_learner(

@@ -224,6 +224,8 @@ class HostTrainable(Trainable):
         return [text for part in (self._learner, self._collector) if part is not None for text in part.waits()]
 
     def close(self, failure: BaseException | None) -> None:
+        if failure is None and self._program is not None:  # stopped before the first update
+            self._program.join()
         with contextlib.ExitStack() as held:
             held.callback(self._collectors.close, failure)
             for part in (self._replay, self._collector, self._recorder):

@@ -62,11 +62,6 @@ class TrainingLoop:
 
     def run(self) -> RunReport:
         """Trains from the newest checkpoint, if there is any, until the budget is spent or a stop is requested."""
-        with contextlib.ExitStack() as held:
-            held.push(self._end_threads)  # initialization starts one
-            return self._run()
-
-    def _run(self) -> RunReport:
         setup, config, trainable = self._setup, self._setup.config, self._trainable
         started = time.perf_counter()
         first = trainable.restore_or_init(self._checkpoints.restore())
@@ -84,7 +79,7 @@ class TrainingLoop:
             for callback in self._callbacks:
                 held.callback(callback.close)
             held.push(lambda kind, failure, trace: trainable.close(failure))
-            held.push(self._end_threads)
+            held.push(lambda kind, failure, trace: setup.lifecycle.join(failure=failure))
             self._learner = learner = trainable.start()
             self._reporter = self._make_reporter(sinks, learner, started)
             self._active = ActiveRun(setup, trainable, learner, sinks, self)
@@ -101,10 +96,6 @@ class TrainingLoop:
             self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
             self._write_record()
         return self._report(learner.num_updates, time.perf_counter() - started)
-
-    def _end_threads(self, kind: Any, failure: BaseException | None, trace: Any) -> None:
-        del kind, trace
-        self._setup.lifecycle.join(failure=failure)
 
     def _has_work(self) -> bool:
         """Returns whether a callback needs a run whose updates are complete; all processes call it together."""

@@ -1,5 +1,8 @@
 """The learner's update is compiled once, while the run starts, for the very arguments that it is called with."""
 
+import subprocess
+import sys
+
 import pytest
 
 from agents.api import ReplayConfig
@@ -8,8 +11,7 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from jaxsrl.envs.registry import make_env
-from jaxsrl.learner.early_compilation import make_early
-from jaxsrl.machine.lifecycle import Lifecycle
+from jaxsrl.learner.early_compilation import EarlyUpdate
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
@@ -68,9 +70,54 @@ def test_the_first_call_raises_the_error_of_the_thread():
     def make():
         raise ValueError("too large")
 
-    lifecycle = Lifecycle()
-    update = make_early(make, lifecycle)
+    update = EarlyUpdate(make)
+    update.join()
     with pytest.raises(ValueError, match="too large"):
         update(None, None)
-    lifecycle.join()
-    lifecycle.raise_error()
+
+
+SLOW = """
+import os, signal, sys, threading, time
+import jaxsrl.training.train as train
+from agents.ppo import PPOConfig
+from jaxsrl import EnvConfig, Experiment, NetworkConfig, PoolConfig, RunConfig
+from jaxsrl.experiment import cli
+from jaxsrl.learner.mesh import LearnerMesh
+from jaxsrl.training.host_trainable import HostTrainable
+
+jit_update, start, stopped = LearnerMesh.jit_update, HostTrainable.start, threading.Event()
+
+def slow(self, *arguments):
+    stopped.wait()  # for ever in the run that fails
+    time.sleep(1)
+    print("compiled", flush=True)
+    return jit_update(self, *arguments)
+
+def stop(self):
+    learner = start(self)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    stopped.set()
+    return learner
+
+def fail(*arguments):
+    raise OSError("the disk is full")
+
+LearnerMesh.jit_update = slow
+if sys.argv.pop() == "signal":
+    HostTrainable.start = stop
+else:
+    train.TrainingLoop._make_sinks = fail
+run = RunConfig(plan="single_learner_fine", num_envs=4, rollout_length=8, total_env_steps=64, pool=PoolConfig(num_workers=1))
+agent = PPOConfig(num_epochs=1, num_minibatches=1)
+cli(Experiment(env=EnvConfig("CartPole-v1"), network=NetworkConfig(hidden_sizes=(8,)), agent=agent, run=run))
+"""
+
+
+@pytest.mark.parametrize(("event", "status", "words"), [("signal", 75, "compiled"), ("error", 1, "the disk is full")])
+def test_a_process_ends_as_it_should_during_the_compilation(tmp_path, event, status, words):
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    arguments = ["--run.directory", str(tmp_path), "--run.name", "run", event]
+    ended = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, timeout=300)
+    assert ended.returncode == status, ended.stderr
+    assert words in ended.stdout + ended.stderr

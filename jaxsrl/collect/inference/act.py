@@ -83,10 +83,10 @@ def make_act(agent: AnyAgent, mode: Mode = Mode.SAMPLE, platform: str = "cpu") -
             params, observation, agent_state, is_first, jax.vmap(jax.random.fold_in)(selected, steps), mode
         )
 
+    if platform != "cpu":
+        return PackedAct(act_on_rows)
     # CPU devices share the host's memory: packing would only add copies.
-    return (
-        jax.jit(act_on_rows, compiler_options=compiler_options("cpu")) if platform == "cpu" else PackedAct(act_on_rows)
-    )
+    return jax.jit(act_on_rows, compiler_options=compiler_options(jax.default_backend()))
 
 
 def act_in_slot(
