@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from agents import dreamer
 from agents.api import Agent, Mode
-from agents.dreamer import DreamerConfig
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from agents.world_models.sizes import WorldModelConfig
@@ -46,7 +46,7 @@ def zeros(agent: Any, spec: Any, rows: int, steps: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def ppo() -> None:
+def measure_ppo() -> None:
     """Measures initialization, acting and an update of PPO on CartPole."""
     spec, key = EnvConfig("CartPole-v1").source().spec(), jax.random.key(0)
     agent: Agent = make_ppo(PPOConfig(num_epochs=10, num_minibatches=4), spec, NetworkConfig(hidden_sizes=(64, 64)))
@@ -62,16 +62,12 @@ def ppo() -> None:
     measure("PPO's update", agent.update, state, trajectory, key)
 
 
-def dreamer() -> None:
+def measure_dreamer() -> None:
     """Measures the gradient of Dreamer's losses, of the settings of `dreamer_dmc`."""
-    from agents import dreamer
-
     spec, key = EnvConfig("Pendulum-v1").source().spec(), jax.random.key(0)
-    config = DreamerConfig(model=WorldModelConfig("1m"), sequence_length=32, imagine_last=8)
-    agent, bound = (
-        dreamer.make_dreamer(config, spec, NetworkConfig()),
-        dreamer.build_dreamer(config, spec, NetworkConfig()),
-    )
+    config = dreamer.DreamerConfig(model=WorldModelConfig("1m"), sequence_length=32, imagine_last=8)
+    agent = dreamer.make_dreamer(config, spec, NetworkConfig())
+    bound = dreamer.build_dreamer(config, spec, NetworkConfig())
     state, window = dreamer.init(bound, key), zeros(agent, spec, 16, config.burn_in + config.sequence_length)
     params = {**state.params, **state.extra.other_params}
 
@@ -82,5 +78,5 @@ def dreamer() -> None:
 
 
 if __name__ == "__main__":
-    ppo()
-    dreamer()
+    measure_ppo()
+    measure_dreamer()

@@ -21,7 +21,6 @@ from jaxsrl.learner.learning_agent import learning_agent
 from jaxsrl.training.run_state import (
     cut_experience,
     from_arrays,
-    init_state,
     restore_state,
     state_to_arrays,
     validate_learner,
@@ -80,14 +79,3 @@ def test_checkpoint_from_before_a_factor_continues_with_one():
     assert restore_state(agent, jax.random.key(0), arrays).extra == {"target": 2.0, "entropy_coef_factor": 1.0}
     with pytest.raises(UserError, match="target"):
         restore_state(agent, jax.random.key(0), {name: x for name, x in arrays.items() if "target" not in name})
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_quickly_compiled_initial_state_has_the_same_bits(seed):
-    spec = EnvConfig("CartPole-v1").source().spec()
-    agent = make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(64, 64)))
-    key = jax.random.key(seed)
-    quick, whole = state_to_arrays(init_state(agent, key)), state_to_arrays(jax.jit(agent.init)(key))
-    assert quick.keys() == whole.keys()
-    for name, array in quick.items():
-        np.testing.assert_array_equal(array, whole[name], err_msg=name)
