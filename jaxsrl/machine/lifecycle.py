@@ -114,23 +114,30 @@ def call_in_thread(function: Callable[[], T], name: str) -> "Future[T]":
 
 
 def exit_without(*threads: threading.Thread) -> None:
-    """Makes the end of this process skip Python's clean-up if these threads are still running then."""
+    """Makes the end of this process skip Python's clean-up, which would remove objects that these threads use, if they still run.
+
+    After an uncaught error the process ends at once with status 1; otherwise it waits for the threads first, up to 30 s.
+    """
     _stuck[:] = [*(thread for thread in _stuck if thread.is_alive()), *threads]
-    atexit.unregister(_exit_without_stuck)
-    atexit.register(_exit_without_stuck)
+    _at_exit(_end_without_stuck)
 
 
-def has_stuck_threads() -> bool:
-    """Returns whether threads in native code are still running: Python's clean-up would remove objects that they use."""
-    return any(thread.is_alive() for thread in _stuck)
+def _at_exit(function: Callable[..., None], *arguments: object) -> None:
+    """Makes `function` the first that runs at the end of this process: handlers of libraries may wait for threads."""
+    atexit.unregister(function)
+    atexit.register(function, *arguments)
 
 
-def _exit_without_stuck() -> None:
-    """Exits the process before Python's clean-up; atexit handlers do not know the exit status."""
-    if has_stuck_threads():
+def _end_without_stuck(status: int | None = None) -> None:
+    """Ends the process if threads still run; with `status` if it is known, which Python does not pass to handlers."""
+    if status is None and not hasattr(sys, "last_value"):  # no uncaught error
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for thread in _stuck:
+            thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in _stuck):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(1 if status is None else status)
 
 
 REQUEUE_STATUS = 75
@@ -171,10 +178,11 @@ def error_status(error: BaseException) -> int:
 
 def _exit(status: int) -> NoReturn:
     """Exits; at once among learner processes, where jax's shutdown would wait for the others or be aborted with them."""
-    if _has_joined_others() or has_stuck_threads():
+    if _has_joined_others():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+    _at_exit(_end_without_stuck, status)
     sys.exit(status)
 
 

@@ -142,6 +142,29 @@ def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
     assert left.stderr.count("\n") == 1 or error == "KeyError", left.stderr
 
 
+@pytest.mark.parametrize(("error", "then"), [("KeyError", "pass"), ("UserError('no')", "thread.join()")])
+def test_a_caller_that_handles_the_error_goes_on(error, then):
+    code = (
+        "import threading, time\n"
+        "from envpool_bridge.errors import UserError\n"
+        "from jaxsrl.machine.lifecycle import exit_on_user_error, exit_without\n"
+        "handled = threading.Event()\n"
+        "thread = threading.Thread(target=lambda: (handled.wait(), time.sleep(0.5), print('complete')), daemon=True)\n"
+        "@exit_on_user_error\n"
+        "def main():\n"
+        "    thread.start()\n"
+        "    exit_without(thread)\n"
+        f"    raise {error}\n"
+        "try:\n"
+        "    main()\n"
+        "except (SystemExit, KeyError):\n"
+        "    handled.set()\n"
+        f"    {then}\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+    assert (ended.returncode, ended.stdout) == (0, "complete\n"), ended.stderr
+
+
 @pytest.mark.parametrize("descriptor", [1, 2])
 @pytest.mark.parametrize("number", sorted(STOP_SIGNALS))
 def test_closed_output_pipe_keeps_the_exit_status(number, descriptor, hangup_is_heard):
