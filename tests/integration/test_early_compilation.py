@@ -33,9 +33,8 @@ def train(directory, agent, env, plan, **changes):
         num_envs=8,
         pool_num_workers=2,
         rollout_length=8,
-        total_env_steps=8 * 8 * 3,
         checkpoint_interval_updates=0,
-        **changes,
+        **{"total_env_steps": 8 * 8 * 3, **changes},
     )
     spec = source.spec()
     run(PLANS[plan](config, Resources.detect()), agent(spec), source, config, spec=spec, quiet=True)
@@ -48,9 +47,10 @@ def train(directory, agent, env, plan, **changes):
         (lambda spec: make_ppo(PPO, spec, RECURRENT), "serial", {}, {}),
         (lambda spec: make_ppo(PPO, spec, RECURRENT), "multiple_learners", {}, {"learner_num_devices": 2}),
         (lambda spec: make_ppo(PPO, spec, PLAIN), "serial", {"frame_stack": 2}, {}),
+        (lambda spec: make_ppo(PPO, spec, PLAIN), "single_learner_coarse", {}, {}),
         (lambda spec: make_dqn(DQN, spec, PLAIN), "serial", {}, {"replay_memory": "device"}),
     ],
-    ids=["mlp", "recurrent", "recurrent-two-devices", "frames", "replay"],
+    ids=["mlp", "recurrent", "recurrent-two-devices", "frames", "pool", "replay"],
 )
 def test_an_update_is_compiled_once_in_its_thread(tmp_path, agent, plan, env, changes):
     with compilations() as programs:
@@ -64,6 +64,14 @@ def test_a_complete_run_compiles_no_update(tmp_path):
     with compilations() as programs:
         train(tmp_path, *setup, eval_final_episodes=1)
     assert "jit(update)" not in [program for _, program in programs]
+
+
+def test_a_resumed_run_compiles_once_in_the_thread(tmp_path):
+    setup = (lambda spec: make_ppo(PPO, spec, PLAIN)), EnvConfig("CartPole-v1"), "serial"
+    train(tmp_path, *setup)
+    with compilations() as programs:
+        train(tmp_path, *setup, total_env_steps=8 * 8 * 5)
+    assert [thread for thread, program in programs if program == "jit(update)"] == ["compile update"]
 
 
 def test_the_first_call_raises_the_error_of_the_thread():
