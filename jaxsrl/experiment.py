@@ -173,9 +173,9 @@ def train(
     if done.stop_reason:
         show(f"stopped at {done.env_steps:,} {config.step_unit}: {done.stop_reason}")
     if done.seconds:
-        speed = done.env_steps / done.seconds
-        unit = config.step_unit
-        show(f"trained {done.env_steps:,} {unit} in {done.seconds:.1f} s ({speed:,.0f} {unit}/s)")
+        trained, unit = done.env_steps - done.env_steps_before, config.step_unit
+        after = f" after {done.env_steps_before:,} in earlier processes" if done.env_steps_before else ""
+        show(f"trained {trained:,} {unit} in {done.seconds:.1f} s ({trained / done.seconds:,.0f} {unit}/s){after}")
     if config.eval.final_episodes:
         report = _evaluate(report, agent, config, evaluation_source(config, source, getattr(experiment, "env", env)))
         show(_format_returns(report))

@@ -63,9 +63,9 @@ class EvaluateWhileTraining(Callback):
             self._change_stage(run)
             self._pin(run)
 
-    def has_work(self, config: RunConfig, directory: Path) -> bool:
+    def has_work(self, config: RunConfig, directory: Path, num_updates: int) -> bool:
         done = {(evaluation.update, evaluation.mode) for evaluation in read_evaluations(directory)}
-        versions = {*_pinned_versions(directory), config.num_updates}
+        versions = {*_pinned_versions(directory), num_updates}
         return any((version, mode) not in done for version in versions for mode in config.eval.modes)
 
     def on_update(self, run: ActiveRun) -> None:
@@ -88,7 +88,8 @@ class EvaluateWhileTraining(Callback):
         left = [each for each in self._done.values() if each.mode == mode and each.update in noted]
         self._best = max(left, key=lambda each: each.rank, default=None)
         if self._best is not None and store.tags().get(BEST) != self._best.update:
-            store.tag(BEST, str(self._best.update))
+            with run.log_failed_write(f"the tag {BEST}"):
+                store.tag(BEST, str(self._best.update))
 
     def on_stop(self, run: ActiveRun, reason: str) -> None:
         del reason
@@ -158,8 +159,8 @@ class EvaluateWhileTraining(Callback):
             task is not None and task.update == version for task in (*self._waiting, self._playing)
         ):
             return
-        run.save_model([f"{PENDING}{version}"])
-        self._enqueue(run, version)
+        if run.try_save_model([f"{PENDING}{version}"]):
+            self._enqueue(run, version)
 
     def _enqueue(self, run: ActiveRun, version: int) -> None:
         stage = self._stage(run, version) if run.config.curriculum.is_on else None
@@ -200,12 +201,14 @@ class EvaluateWhileTraining(Callback):
         """Notes a return at its version, and moves the tag of the best one; a killed process may have done neither."""
         if evaluation.mode != run.config.eval.modes[0]:
             return
-        if must_write:
-            _store(run).annotate(evaluation.update, **{RETURN: evaluation.mean_return})
-        if self._best is None or evaluation.rank > self._best.rank:
+        is_best = self._best is None or evaluation.rank > self._best.rank
+        if is_best:
             self._best = evaluation
-            if must_write:
-                _store(run).tag(BEST, str(evaluation.update))
+        if must_write:
+            with run.log_failed_write(f"the return of update {evaluation.update}"):
+                _store(run).annotate(evaluation.update, **{RETURN: evaluation.mean_return})
+                if is_best:
+                    _store(run).tag(BEST, str(evaluation.update))
 
     def _release(self, run: ActiveRun, task: "_Task") -> None:
         """Unpins the version of a finished task, unless another mode still needs it."""
@@ -282,6 +285,7 @@ def _store(run: ActiveRun) -> ModelStore:
 
 def _unpin(run: ActiveRun, version: int) -> None:
     store = _store(run)
-    with contextlib.suppress(UserError):  # a user removed the tag
-        store.untag(f"{PENDING}{version}")
-    store.collect_garbage(run.config.checkpoint.models_to_keep)
+    with run.log_failed_write(f"the tag {PENDING}{version}"):
+        with contextlib.suppress(UserError):  # a user removed the tag
+            store.untag(f"{PENDING}{version}")
+        store.collect_garbage(run.config.checkpoint.models_to_keep)

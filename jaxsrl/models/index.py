@@ -13,6 +13,10 @@ from jaxsrl.checkpoints.run_directory import write_json
 INDEX, LOCK = "index.json", ".lock"
 
 
+class FrozenModelsError(UserError):
+    """A change of a store that its owner has frozen."""
+
+
 class Index(TypedDict):
     """Contents of the file.
 
@@ -53,12 +57,12 @@ def change_index(directory: Path, unfreezes: bool = False) -> Iterator[Index]:
         unfreezes: whether a frozen store may change.
 
     Raises:
-        UserError: the store is frozen.
+        FrozenModelsError: the store is frozen.
     """
     with lock_store(directory):
         index = read_index(directory)
         if index["is_frozen"] and not unfreezes:
-            raise UserError(f"the models in {directory} are frozen: clone them, or unfreeze them (--unfreeze)")
+            raise FrozenModelsError(f"the models in {directory} are frozen: clone them, or unfreeze them (--unfreeze)")
         yield index
         write_json(directory / INDEX, index)
 

@@ -1,9 +1,10 @@
 """A run while it trains, as its callbacks see it."""
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ from agents.api import AnyAgent, LearnerState
 from agents.ops.schedules import get_factors, set_factor
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
+from jaxsrl.checkpoints.store import CheckpointSaveError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.metrics.sinks import Sinks
+from jaxsrl.models.index import FrozenModelsError
 from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.training.reporter import update_metrics
 from jaxsrl.training.run_state import state_to_arrays
@@ -94,6 +97,25 @@ class ActiveRun:
         metadata = {**self._setup.identity, "env_steps": self.env_steps}
         return ModelStore(self.directory / MODELS).save(self.num_updates, arrays, metadata, tags, **notes)
 
+    def try_save_model(self, tags: Sequence[str]) -> bool:
+        """Saves the learner state as `save_model` does; where the disk is full or the store frozen, writes that to the log.
+
+        Returns:
+            Whether it was saved.
+        """
+        with self.log_failed_write(f"the model of update {self.num_updates}"):
+            self.save_model(tags)
+            return True
+        return False
+
+    @contextlib.contextmanager
+    def log_failed_write(self, what: str) -> Iterator[None]:
+        """Writes to the log that `what` was not saved if the block meets a full disk or a frozen store: training continues."""
+        try:
+            yield
+        except (OSError, CheckpointSaveError, FrozenModelsError) as error:
+            self.log(f"{what} was not saved: {error}; training continues")
+
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the newest update and the means of recent episodes; fetches from the device."""
         return update_metrics(self._learner.metrics) | self._trainable.episode_metrics()
@@ -139,6 +161,7 @@ class ActiveRun:
         if isinstance(stage, bool) or not isinstance(stage, int):
             raise UserError(f"expected an integer stage, got {stage!r}")
         self._trainable.set_stage(stage)
+        self._loop.mark_unsaved()
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -168,7 +191,7 @@ class ActiveRun:
             self.set_stage(int(value))
         else:
             self._set_factor(name, value)
-        self._loop.mark_unsaved()
+            self._loop.mark_unsaved()
 
     def _set_factor(self, name: str, factor: float) -> None:
         if factor < 0:
@@ -209,6 +232,7 @@ class ActiveRun:
 
     def report_evaluation(self, evaluation: Evaluation) -> None:
         """Records an evaluation of an earlier version, and passes it to the sinks and to all callbacks."""
-        append_evaluation(self.directory, evaluation)
+        with self.log_failed_write(f"the evaluation of update {evaluation.update}"):
+            append_evaluation(self.directory, evaluation)
         self._sinks.write_evaluation(evaluation)
         self._loop.call("on_evaluation", evaluation)

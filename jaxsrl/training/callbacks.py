@@ -49,9 +49,15 @@ class Callback:
             reason: "complete", the name of a signal, or the argument of `run.stop`.
         """
 
-    def has_work(self, config: RunConfig, directory: Path) -> bool:
-        """Returns whether a run whose updates are complete starts again, because an earlier process ended too soon."""
-        del config, directory
+    def has_work(self, config: RunConfig, directory: Path, num_updates: int) -> bool:
+        """Returns whether a run whose updates are complete starts again, because an earlier process ended too soon.
+
+        Args:
+            config: of the run.
+            directory: run directory.
+            num_updates: of the newest checkpoint; above `config.num_updates` if the budget was lowered since.
+        """
+        del config, directory, num_updates
         return False
 
     def close(self) -> None:

@@ -17,10 +17,10 @@ class KeepModels(Callback):
         if run.num_updates and tag not in ModelStore(run.directory / MODELS).tags():
             self.on_update(run)
 
-    def has_work(self, config: RunConfig, directory: Path) -> bool:
-        is_kept = f"{STEP}{config.num_updates * config.env_steps_per_update}" in ModelStore(directory / MODELS).tags()
-        return not is_kept and config.reaches_multiple(config.num_updates, config.checkpoint.keep_every)
+    def has_work(self, config: RunConfig, directory: Path, num_updates: int) -> bool:
+        is_kept = f"{STEP}{num_updates * config.env_steps_per_update}" in ModelStore(directory / MODELS).tags()
+        return not is_kept and config.reaches_multiple(num_updates, config.checkpoint.keep_every)
 
     def on_update(self, run: ActiveRun) -> None:
         if run.is_at_multiple_of(run.config.checkpoint.keep_every):
-            run.save_model([f"{STEP}{run.env_steps}"])
+            run.try_save_model([f"{STEP}{run.env_steps}"])

@@ -31,6 +31,7 @@ class RunReport:
         stopped_by: the signal that ended it early, or "".
         stop_reason: why a stop rule or a callback ended it, or "".
         wrote_directory: whether this process wrote `directory`: of several learner processes, process 0 does.
+        env_steps_before: of them, those of earlier processes of this run.
     """
 
     directory: Path
@@ -42,6 +43,7 @@ class RunReport:
     stopped_by: str
     stop_reason: str = ""
     wrote_directory: bool = True
+    env_steps_before: int = 0
 
 
 class RandomKeys(NamedTuple):

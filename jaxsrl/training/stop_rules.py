@@ -124,7 +124,7 @@ class Plateau(Callback):
 
     def __init__(self, env_steps: int) -> None:
         self._env_steps = env_steps
-        self._best: Evaluation | None = None
+        self._evaluations: list[Evaluation] = []
 
     def on_start(self, run: ActiveRun) -> None:
         for evaluation in read_evaluations(run.directory):
@@ -133,8 +133,10 @@ class Plateau(Callback):
     def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
         if evaluation.mode != run.config.eval.modes[0]:
             return
-        if self._best is None or evaluation.rank > self._best.rank:
-            self._best = evaluation
-        elif evaluation.env_steps - self._best.env_steps >= self._env_steps:
-            best = f"{self._best.mean_return:.4g} at {self._best.env_steps:,} env steps"
-            run.stop(f"the evaluated return has not exceeded {best} since (--run.plateau-env-steps)")
+        # A roll-back has abandoned the later ones.
+        kept = [each for each in self._evaluations if each.update < evaluation.update]
+        self._evaluations = [*kept, evaluation]
+        best = max(self._evaluations, key=lambda each: each.rank)
+        if evaluation.env_steps - best.env_steps >= self._env_steps:
+            shown = f"{best.mean_return:.4g} at {best.env_steps:,} env steps"
+            run.stop(f"the evaluated return has not exceeded {shown} since (--run.plateau-env-steps)")

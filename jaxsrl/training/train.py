@@ -68,9 +68,9 @@ class TrainingLoop:
         setup.directory.record({**setup.identity, NUM_UPDATES: config.num_updates}, plan_to_json(setup.plan))
         if first < config.num_updates:
             setup.directory.add_provenance(read_provenance())
-        elif not self._has_work():
+        elif not self._has_work(first):
             setup.directory.log("already complete")
-            return self._report(first, 0.0)
+            return self._report(first, first, 0.0)
         sinks = self._make_sinks(first)
         with contextlib.ExitStack() as held:
             held.enter_context(stop_on_signals(self._stop, config.shutdown_timeout_seconds))
@@ -84,6 +84,8 @@ class TrainingLoop:
             self._reporter = self._make_reporter(sinks, learner, started)
             self._active = ActiveRun(setup, trainable, learner, sinks, self)
             trainable.check_restored(self.should_stop)
+            if self._takes_episodes:
+                trainable.take_episodes()  # from here on they are kept
             self.call("on_start")
             while learner.num_updates < config.num_updates and not self.should_stop():
                 if trainable.step():
@@ -95,25 +97,28 @@ class TrainingLoop:
                 self._save(learner, must=True)
             self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
             self._write_record()
-        return self._report(learner.num_updates, time.perf_counter() - started)
+        return self._report(first, learner.num_updates, time.perf_counter() - started)
 
-    def _has_work(self) -> bool:
+    def _has_work(self, num_updates: int) -> bool:
         """Returns whether a callback needs a run whose updates are complete; all processes call it together."""
-        path = self._setup.directory.path
-        return self._coordinator.decide(any(each.has_work(self._setup.config, path) for each in self._callbacks))
+        config, path = self._setup.config, self._setup.directory.path
+        return self._coordinator.decide(any(each.has_work(config, path, num_updates) for each in self._callbacks))
 
     def after_update(self, learner: AnyLearner) -> None:
-        """Rolls back where learning diverged; saves, calls callbacks, sends metrics and writes a record where one is due."""
+        """Rolls back where learning diverged; calls callbacks, saves, sends metrics and writes a record where one is due.
+
+        Callbacks come first: the checkpoint of an update contains what they have changed after it.
+        """
         config = self._setup.config
         self._coordinator.send_metrics(learner.num_updates, self._trainable)
         if learner.too_many_nonfinite:
             self._roll_back(learner)
-        interval = config.checkpoint.interval_updates
-        if interval and learner.num_updates % interval == 0 and self._checkpoints.has_news(learner):
-            self._save(learner)
         if self._takes_episodes and (episodes := self._trainable.take_episodes()):
             self.call("on_episode", episodes)
         self.call("on_update")
+        interval = config.checkpoint.interval_updates
+        if interval and learner.num_updates % interval == 0 and self._checkpoints.has_news(learner):
+            self._save_if_new()
         if self._reporter is not None and self._reporter.due(config.metrics.interval_seconds):
             self._write_record()
 
@@ -259,9 +264,10 @@ class TrainingLoop:
         )
         return make_sinks(config.metrics, setup.directory.path, info, setup.log, setup.quiet)
 
-    def _report(self, num_updates: int, seconds: float) -> RunReport:
+    def _report(self, first: int, num_updates: int, seconds: float) -> RunReport:
+        """Returns the report of a process that continued after `first` updates; logs how it ended."""
         setup = self._setup
-        env_steps = num_updates * setup.config.env_steps_per_update
+        env_steps, before = (updates * setup.config.env_steps_per_update for updates in (num_updates, first))
         stopped = setup.lifecycle.stop_signal
         how = f"stopped by {stopped}" if stopped else f"stopped: {self.stop_reason}" if self.stop_reason else "complete"
         why = ""
@@ -270,8 +276,9 @@ class TrainingLoop:
         done = f"update {num_updates}, {env_steps} {setup.config.step_unit}, {seconds:.1f} s"
         setup.directory.log(f"{how} at {done}{why}")
         state, metrics = self._trainable.final_state(), self._episode_metrics()
+        path, reason = setup.directory.path, self.stop_reason
         return RunReport(
-            setup.directory.path, state, num_updates, env_steps, seconds, metrics, stopped, self.stop_reason
+            path, state, num_updates, env_steps, seconds, metrics, stopped, reason, env_steps_before=before
         )
 
 

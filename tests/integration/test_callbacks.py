@@ -53,9 +53,10 @@ class Recorder(jaxsrl.Callback):
 
 def test_callbacks_see_updates_episodes_and_checkpoints(tmp_path):
     seen = Recorder()
-    report = train(tmp_path, [seen], checkpoint_interval_updates=4)
+    steps = {"rollout_length": 64, "total_env_steps": 6 * 4 * 64}  # episodes end in the first update
+    report = train(tmp_path, [seen], checkpoint_interval_updates=4, **steps)
     assert seen.calls == ["start", "checkpoint 4", "checkpoint 6", "stop complete"]
-    assert [update[:2] for update in seen.updates] == [(n, n * STEPS_PER_UPDATE) for n in range(1, 7)]
+    assert [update[:2] for update in seen.updates] == [(n, n * 4 * 64) for n in range(1, 7)]
     assert len({update[2] for update in seen.updates}) == 6
     assert len(seen.episodes) == report.metrics["episode/count"] > 0
     assert sum(episode.return_ for episode in seen.episodes) == report.metrics["episode/return_sum"]
@@ -113,7 +114,7 @@ class Work(Recorder):
     def on_start(self, run):
         self.calls.append("start")
 
-    def has_work(self, config, directory):
+    def has_work(self, config, directory, num_updates):
         return True
 
 
@@ -208,6 +209,15 @@ def test_plateau_counts_from_the_best_evaluation(tmp_path):
     assert not run.reason
     rule.on_evaluation(run, make_evaluation(500, 2.9))
     assert run.reason.startswith("the evaluated return has not exceeded 3 at 200 env steps since")
+
+
+def test_plateau_forgets_what_a_roll_back_has_abandoned(tmp_path):
+    run, rule = FakeRun(tmp_path), Plateau(300)
+    for env_steps, mean_return in [(100, 1.0), (400, 9.0), (200, 2.0), (500, 3.0), (700, 2.0)]:
+        rule.on_evaluation(run, make_evaluation(env_steps, mean_return))
+    assert not run.reason
+    rule.on_evaluation(run, make_evaluation(800, 2.0))
+    assert run.reason.startswith("the evaluated return has not exceeded 3 at 500 env steps since")
 
 
 @pytest.mark.parametrize(

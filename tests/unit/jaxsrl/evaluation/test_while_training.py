@@ -1,5 +1,6 @@
 """What a roll-back leaves of the evaluations of a run: those of abandoned versions are not played, and choose no best model."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from jaxsrl.evaluation.while_training import EvaluateWhileTraining
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.models.store import BEST, MODELS, RETURN, ModelStore
+from jaxsrl.training.active_run import ActiveRun
+from jaxsrl.training.keep_models import KeepModels
 from tests.support.run_configs import run_config
 
 RETURNS = {2: 10.0, 4: 5.0, 6: 30.0}
@@ -22,6 +25,10 @@ def run(tmp_path):
     """A run at update 9 whose versions 2, 4 and 6 are evaluated, and whose version 8 waits for it."""
     config = run_config(num_envs=4, rollout_length=2, eval_every=16)
     run = SimpleNamespace(config=config, directory=tmp_path, num_updates=9, is_at_multiple_of=lambda env_steps: False)
+    run.lines = []
+    run.log, run.log_failed_write = run.lines.append, partial(ActiveRun.log_failed_write, run)
+    run.save_model = lambda tags: ModelStore(tmp_path / MODELS).save(9, {"n": np.array(9)}, {}, tags)
+    run.try_save_model = partial(ActiveRun.try_save_model, run)
     store = ModelStore(tmp_path / MODELS)
     for update in (2, 4, 6, 8):
         store.save(update, {"n": np.array(update)}, {})
@@ -70,3 +77,27 @@ def test_a_resumed_run_does_not_compare_with_what_was_abandoned(run):
     store.save(10, {"n": np.array(10)}, {})
     evaluation._publish(run, make_evaluation(10, 20.0), must_write=True)
     assert store.tags()[BEST] == 10
+
+
+def test_frozen_models_end_no_run(run):
+    store = ModelStore(run.directory / MODELS)
+    store.freeze()
+    evaluation = started(run)
+    evaluation._pin(run)
+    assert [task.update for task in evaluation._waiting] == [8]
+    evaluation._publish(run, make_evaluation(8, 40.0), must_write=True)
+    evaluation._release(run, evaluation._waiting.popleft())
+    evaluation.on_roll_back(run, 4)
+    assert store.tags() == {BEST: 6, "pending-8": 8}
+    first, *_, last = run.lines
+    assert first.startswith("the model of update 9 was not saved: the models in")
+    assert last.startswith("the tag pending-8 was not saved")
+
+
+def test_a_complete_run_looks_for_its_newest_version(run):
+    config, evaluation = run_config(num_envs=4, rollout_length=2, total_env_steps=40, eval_every=16), started(run)
+    ModelStore(run.directory / MODELS).untag("pending-8")
+    assert [evaluation.has_work(config, run.directory, update) for update in (5, 6)] == [True, False]
+    keep = run_config(num_envs=4, rollout_length=2, total_env_steps=40, checkpoint_keep_every=16)
+    ModelStore(run.directory / MODELS).tag("step-48", "6")
+    assert [KeepModels().has_work(keep, run.directory, update) for update in (4, 6)] == [True, False]

@@ -39,7 +39,7 @@ class Counter:
 
     def __init__(self, on_step=lambda number: None):
         self.num_updates, self.metrics, self.stats, self.too_many_nonfinite = 0, {}, LearnerStats(), False
-        self.events, self._on_step, self.skipped_batch = [], on_step, None
+        self.events, self._on_step, self.skipped_batch, self.stage = [], on_step, None, 0
 
     @property
     def state(self):
@@ -69,7 +69,10 @@ class Counter:
         return self.num_updates
 
     def to_arrays(self):
-        return {"n": np.array(self.num_updates)}
+        return {"n": np.array(self.num_updates), "stage": np.array(self.stage)}
+
+    def set_stage(self, stage):
+        self.stage = stage
 
     def episode_metrics(self):
         return {}
@@ -122,7 +125,8 @@ def test_train_saves_and_closes(tmp_path):
 def test_train_resumes_and_starts_nothing_when_complete(tmp_path, fits):
     train(tmp_path, Counter(), total_env_steps=12)
     resumed = Counter()
-    assert train(tmp_path, resumed).num_updates == 6
+    report = train(tmp_path, resumed)
+    assert (report.num_updates, report.env_steps, report.env_steps_before) == (6, 24, 12)
     assert resumed.stats.updates == 3
     complete = Counter()
     assert train(tmp_path, complete).num_updates == 6
@@ -209,6 +213,25 @@ def test_a_callback_saves_before_the_first_update(tmp_path, monkeypatch):
     assert selected == [0], "the checkpoint is no warm start"
     assert saves.saved[1:] == [(0, True)]
     assert "resumes" in (tmp_path / "log.txt").read_text()
+
+
+class SetsStage(Callback):
+    """Sets the stage to the update at each, after a save if asked."""
+
+    def __init__(self, saves_first):
+        self.saves_first = saves_first
+
+    def on_update(self, run):
+        if self.saves_first:
+            assert run.save()
+        run.set_stage(run.num_updates)
+
+
+@pytest.mark.parametrize("saves_first", [False, True])
+def test_a_checkpoint_holds_what_callbacks_changed_after_its_update(tmp_path, saves_first):
+    train(tmp_path, Counter(), callbacks=[SetsStage(saves_first)], checkpoint_interval_updates=1)
+    store = CheckpointStore(tmp_path / "checkpoints")
+    assert [int(store.restore_newest(last=update)[1]["stage"]) for update in range(1, 7)] == [1, 2, 3, 4, 5, 6]
 
 
 def test_an_error_before_the_first_update_saves_nothing(tmp_path):
