@@ -140,4 +140,4 @@ def approximate_kl(log_ratio: Array) -> Array:
 
     It is never negative, and 0 where the newest policy acted. Source: Schulman 2020.
     """
-    return jnp.exp(log_ratio) - 1.0 - log_ratio
+    return jnp.maximum(jnp.expm1(log_ratio) - log_ratio, 0.0)  # below 0 by rounding

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 from agents.api import Array
 
+_ROUNDING = 1e-6  # of float32 numbers and their means, as a share of them
+
 
 def gae(
     reward: Array,
@@ -101,17 +103,19 @@ def monte_carlo(
         trajectory. 0 and False where not valid.
     """
     ended = terminated | truncated
+    # A step that does not count starts an episode, perhaps without an end before it (a failure cut it).
+    cut_next = jnp.concatenate([~valid[1:], jnp.zeros_like(valid[:1])])
     after_end = discount * jnp.where(terminated, 0.0, value[1:])
 
     def step(later: tuple[Array, Array], inputs: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        reward_t, after_end_t, ended_t, valid_t = inputs
+        reward_t, after_end_t, ended_t, cut_next_t, valid_t = inputs
         later_return, later_complete = later
-        total = reward_t + jnp.where(ended_t, after_end_t, discount * later_return)
+        total = reward_t + jnp.where(ended_t | cut_next_t, after_end_t, discount * later_return)
         result = jnp.where(valid_t, total, 0.0), valid_t & (ended_t | later_complete)
         return result, result
 
     last = value[-1], jnp.zeros_like(ended[0])
-    _, result = jax.lax.scan(step, last, (reward, after_end, ended, valid), reverse=True, unroll=8)
+    _, result = jax.lax.scan(step, last, (reward, after_end, ended, cut_next, valid), reverse=True, unroll=8)
     return result
 
 
@@ -127,9 +131,9 @@ def standardize(x: Array, weight: Array, epsilon: float = 1e-8) -> Array:
         weight: same shape, >= 0.
         epsilon: added to the standard deviation, in units of `x`.
     """
-    mean = weighted_mean(x, weight)
-    variance = weighted_mean(jnp.square(x - mean), weight)
-    return (x - mean) / (jnp.sqrt(variance) + epsilon) * (weight > 0)
+    centered = _center(x, weight)
+    variance = weighted_mean(jnp.square(centered), weight)
+    return centered / (jnp.sqrt(variance) + epsilon) * (weight > 0)
 
 
 def weighted_mean(x: Array, weight: Array) -> Array:
@@ -143,9 +147,14 @@ def weighted_mean(x: Array, weight: Array) -> Array:
     return jnp.sum(jnp.where(weight > 0, x, 0.0) * weight) / jnp.where(total > 0, total, 1.0)
 
 
+def _center(x: Array, weight: Array) -> Array:
+    """Returns `x` minus its weighted mean. The second mean is the rounding error of the first: all there is of a constant."""
+    centered = x - weighted_mean(x, weight)
+    return centered - weighted_mean(centered, weight)
+
+
 def explained_variance(target: Array, value: Array, weight: Array) -> Array:
     """Returns the scalar 1 - Var[target - value] / Var[target] under `weight` of the same shape; 0 for constant targets."""
-    residual = target - value
-    variance = weighted_mean(jnp.square(target - weighted_mean(target, weight)), weight)
-    unexplained = weighted_mean(jnp.square(residual - weighted_mean(residual, weight)), weight)
-    return jnp.where(variance > 0, 1.0 - unexplained / jnp.where(variance > 0, variance, 1.0), 0.0)
+    variance, unexplained = (weighted_mean(jnp.square(_center(x, weight)), weight) for x in (target, target - value))
+    varies = variance > jnp.square(_ROUNDING * weighted_mean(jnp.abs(target), weight))
+    return jnp.where(varies, 1.0 - unexplained / jnp.where(varies, variance, 1.0), 0.0)

@@ -20,7 +20,7 @@ class Moments:
     Attributes:
         count: float32 scalar, number of values.
         origin: [...] float32, the mean of each element, nearly.
-        mean: [...] float32, mean difference of each element from `origin`: smaller than the last bit of `origin`.
+        mean: [...] float32, mean difference of each element from `origin`: the rounding error of `origin`.
         variance: [...] float32, variance of each element.
     """
 
@@ -66,7 +66,8 @@ def batch_moments(x: Array, valid: Array) -> Moments:
     origin = jnp.sum(jnp.where(where, x.astype(jnp.float32), 0.0), axis=(0, 1)) / divisor
     difference = jnp.where(where, x.astype(jnp.float32) - origin, 0.0)
     mean = jnp.sum(difference, axis=(0, 1)) / divisor
-    return Moments(count, origin, mean, jnp.sum(jnp.square(difference), axis=(0, 1)) / divisor)
+    squares = jnp.where(where, jnp.square(difference - mean), 0.0)
+    return Moments(count, origin, mean, jnp.sum(squares, axis=(0, 1)) / divisor)
 
 
 def merge(running: RunningMoments, batch: Moments) -> RunningMoments:

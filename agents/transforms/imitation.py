@@ -207,7 +207,13 @@ def _normalizer(expert: Steps | None) -> Callable[[Observation], Observation]:
     """Returns the function that shifts and scales float leaves to the expert's mean 0 and deviation 1."""
     if expert is None:
         return lambda observation: observation
-    moments = jax.tree.map(lambda leaf: (np.mean(leaf, 0), np.maximum(np.std(leaf, 0), _SMALLEST_DEVIATION)), expert[0])
+
+    def moments_of(leaf: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        steps = np.asarray(leaf, np.float64)  # float32 sums of millions of steps are wrong
+        mean, deviation = np.mean(steps, 0), np.std(steps, 0)
+        return np.float32(mean), np.float32(np.maximum(deviation, _SMALLEST_DEVIATION))
+
+    moments = jax.tree.map(moments_of, expert[0])
 
     def scale(leaf: Array, mean_and_deviation: tuple[np.ndarray, np.ndarray]) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):

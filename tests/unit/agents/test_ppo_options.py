@@ -10,6 +10,7 @@ import pytest
 from agents import ppo
 from agents.networks.actor_critic import make_actor_critic
 from agents.ops import popart, returns
+from agents.ops.optimizers import OptimizerConfig
 from agents.ops.policy_gradient import SurrogateCoefficients
 from agents.ops.schedules import ScheduleConfig, init_factors
 from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
@@ -257,9 +258,11 @@ def test_adaptive_kl_changes_the_rate_of_the_next_update(target, factor):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_adaptive_kl_needs_two_gradient_steps():
-    with pytest.raises(UserError, match="at least 2 gradient steps"):
-        PPOConfig(num_epochs=1, num_minibatches=1, adaptive_kl=0.01)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_adaptive_kl_needs_two_steps_of_the_optimizer(steps):
+    optimizer = OptimizerConfig(accumulate=steps)
+    with pytest.raises(UserError, match=f"than optimizer.accumulate: .* got {steps} and {steps}"):
+        PPOConfig(num_epochs=1, num_minibatches=steps, adaptive_kl=0.01, optimizer=optimizer)
 
 
 @pytest.mark.parametrize("schedule", [ScheduleConfig("linear"), ScheduleConfig(warmup=0.1)], ids=["linear", "warmup"])

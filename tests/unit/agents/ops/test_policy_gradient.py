@@ -30,6 +30,10 @@ def test_log_ratio_has_no_gradient_where_it_would_overflow():
 def test_approximate_kl_is_zero_for_the_same_policy():
     got = approximate_kl(jnp.array([0.0, 0.3, -0.3]))
     np.testing.assert_allclose(got, [0.0, np.exp(0.3) - 1.3, np.exp(-0.3) - 0.7], atol=1e-6)
+    small = 1e-5 * np.random.default_rng(0).normal(size=4096).astype(np.float32)
+    got = approximate_kl(jnp.asarray(small))
+    assert float(jnp.min(got)) >= 0.0
+    assert float(jnp.mean(got)) == pytest.approx(float(np.mean(small.astype(float) ** 2)) / 2, rel=0.05)
 
 
 @pytest.mark.parametrize("clip_epsilon", [None, 0.3])

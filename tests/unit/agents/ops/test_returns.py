@@ -92,6 +92,25 @@ def test_standardize_ignores_entries_without_weight():
     assert float(returns.weighted_mean(jnp.array([jnp.nan, 2.0]), jnp.array([0.0, 1.0]))) == 2.0
 
 
+@pytest.mark.parametrize("constant", [0.1, 3.7, 100.3, 1e7 + 1])
+def test_a_constant_has_neither_deviation_nor_explained_variance(constant):
+    x, weight = jnp.full((32, 64), constant, jnp.float32), jnp.ones((32, 64))
+    np.testing.assert_allclose(returns.standardize(x, weight), 0.0, atol=1e-4)
+    noise = np.random.default_rng(0).normal(size=x.shape)
+    assert float(returns.explained_variance(x, x + noise, weight)) == 0.0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_monte_carlo_is_gae_of_lambda_one_where_a_failure_cut(seed):
+    reward, value, terminated, truncated, valid = random_case(seed, 20, 6)
+    cut = np.random.default_rng(seed).random(valid.shape) < 0.2  # without an end before them
+    reward, valid = np.where(cut, 0.0, reward), valid & ~cut
+    ends = (terminated & valid, truncated & valid, valid)
+    got, _ = returns.monte_carlo(reward, jnp.asarray(value), *map(jnp.asarray, ends), discount=DISCOUNT)
+    advantage = returns.gae(reward, jnp.asarray(value), *map(jnp.asarray, ends), discount=DISCOUNT, lambda_=1.0)
+    np.testing.assert_allclose(got, np.where(valid, advantage + value[:-1], 0.0), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_lambda_returns_are_a_loop_backwards(seed):
     random = np.random.default_rng(seed)

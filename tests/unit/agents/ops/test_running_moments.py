@@ -37,6 +37,14 @@ def test_running_moments_match_gymnasium(scale):
     np.testing.assert_allclose(exact(running.variance), together.var(0), rtol=1e-4)
 
 
+@pytest.mark.parametrize("constant", [123456.789, 1e7 + 1])
+def test_a_constant_has_no_variance(constant):
+    running, valid = init_moments(()), np.ones((64, 33), bool)
+    for _ in range(5):
+        running = add(running, np.full(valid.shape, constant, np.float32), valid)
+    assert float(exact(running.variance)) < (1e-9 * constant) ** 2
+
+
 def test_running_moments_ignore_batch_without_valid_steps():
     running = add(init_moments((2,)), np.ones((3, 4, 2), np.float32), np.ones((3, 4), bool))
     after = add(running, np.full((3, 4, 2), np.nan, np.float32), np.zeros((3, 4), bool))

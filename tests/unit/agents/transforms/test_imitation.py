@@ -15,6 +15,7 @@ from agents.networks.config import NetworkConfig
 from agents.transforms.imitation import (
     GAILConfig,
     Steps,
+    _normalizer,
     discriminator_loss,
     make_discriminator,
     reward_of,
@@ -233,3 +234,10 @@ def test_what_cannot_imitate_is_rejected():
         GAILConfig(algorithm="bc")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="reward must be"):
         GAILConfig(reward="negative")
+
+
+def test_demonstrations_of_millions_of_steps_are_normalized():
+    observation = 1000.0 + np.random.default_rng(0).normal(size=(500_000, 2)).astype(np.float32)
+    normalized = np.asarray(_normalizer((observation, None))(observation[:100_000]), np.float64)
+    np.testing.assert_allclose(np.mean(normalized, 0), 0.0, atol=0.02)
+    np.testing.assert_allclose(np.std(normalized, 0), 1.0, atol=0.02)
