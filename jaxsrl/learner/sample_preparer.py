@@ -14,6 +14,7 @@ from agents.api import Array, LearnerState, ReplayAgent, Sample
 from envpool_bridge.errors import WaitTimeoutError
 from jaxsrl.machine.compiler_options import compiler_options
 from jaxsrl.machine.devices import Device
+from jaxsrl.machine.waits import wait_for_result
 from jaxsrl.replay.on_device import step_keys, transform_sample
 
 
@@ -73,7 +74,7 @@ class SamplePreparer:
         """
         start = time.perf_counter()
         try:
-            return self._requests.popleft().result(self._timeout)
+            return wait_for_result(self._requests.popleft(), self._timeout)
         except TimeoutError as error:
             raise WaitTimeoutError(
                 f"expected a prepared sample within {self._timeout:g} s: check whether the preparing devices still compute"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from envpool_bridge.errors import EnvPoolError, WaitTimeoutError
+from jaxsrl.machine.waits import wait_in_slices
 
 T = TypeVar("T")
 
@@ -56,7 +57,10 @@ class BoundedQueue(Generic[T]):
             self._changed.notify_all()
 
     def _wait(self, verb: str, is_possible: Callable[[], bool], timeout_seconds: float) -> None:
-        in_time = self._changed.wait_for(lambda: self._closed or is_possible(), timeout_seconds)
+        def ends(seconds: float) -> bool:
+            return self._changed.wait_for(lambda: self._closed or is_possible(), seconds)
+
+        in_time = wait_in_slices(ends, timeout_seconds)
         if self._closed:
             raise ReplayClosedError(f"replay was closed: no thread can {verb} any more") from self._error
         if not in_time:

@@ -18,6 +18,7 @@ from jaxsrl.datasets.dataset import open_dataset
 from jaxsrl.datasets.manifest import Manifest, read_manifest
 from jaxsrl.datasets.writer import DatasetWriter, is_dataset
 from jaxsrl.learner.mesh import as_trajectory
+from jaxsrl.machine.waits import wait_for_result
 from jaxsrl.plan.plan import Plan
 from jaxsrl.replay.fixed import join_rows
 from jaxsrl.replay.host.storage import continuing_rows
@@ -84,7 +85,7 @@ class StepRecorder:
 
     def _wait(self, at_most: int) -> None:
         while len(self._pending) > at_most:
-            self._pending.popleft().result(self._timeout_seconds)
+            wait_for_result(self._pending.popleft(), self._timeout_seconds)
 
 
 def copy_steps(slots: Sequence[SlotViews]) -> Trajectory:

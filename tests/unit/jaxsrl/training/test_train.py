@@ -228,7 +228,7 @@ class SetsStage(Callback):
 
 
 @pytest.mark.parametrize("saves_first", [False, True])
-def test_a_checkpoint_holds_what_callbacks_changed_after_its_update(tmp_path, saves_first):
+def test_checkpoints_hold_what_callbacks_changed_at_their_update(tmp_path, saves_first):
     train(tmp_path, Counter(), callbacks=[SetsStage(saves_first)], checkpoint_interval_updates=1)
     store = CheckpointStore(tmp_path / "checkpoints")
     assert [int(store.restore_newest(last=update)[1]["stage"]) for update in range(1, 7)] == [1, 2, 3, 4, 5, 6]
