@@ -108,9 +108,10 @@ class EnvPool:
             self._board = made.enter_context(closing(WorkerBoard(shape)))
             self._stage = self._board.start_stages(self._first_sequence, options.stages, self.spec.stage)
             self._workers = WorkerProcesses(shape.num_workers, shape.num_parts, self.spec.env_id)
-            made.callback(self._workers.stop)
+            made.callback(self._workers.stop, 0.0)
             bells, parts = (self._inference_bell, self._learner_bell), (self._workers, self._counters, self._board)
             self._supervisor = Supervisor(*parts, shape, options.supervision, bells, receive=not options.keep_infos)
+            made.callback(self._supervisor.stop)
             self._made = made.pop_all()
         self.views: list[SlotViews] = view_slots(self._layout, self._segment.buffer)
         self.access = SlotAccess(self._layout)
@@ -332,18 +333,20 @@ class EnvPool:
 
         Args:
             timeout_seconds: time that workers have to finish their step and close their environments. Then they are
-                killed.
+                killed, as after a Ctrl-C.
         """
         if self._closed:
             return
-        self._closed = True
-        with _OPEN_LOCK:
-            _OPEN.discard(self)
-        self._supervisor.stop()
-        self._counters.request_stop()
-        self._workers.stop(timeout_seconds)
-        self.views, self._actions = [], []
-        self._made.close()
+        with self._made:  # frees everything, also after a Ctrl-C, which ends the waits
+            self._closed = True
+            with _OPEN_LOCK:
+                _OPEN.discard(self)
+            try:
+                self._supervisor.stop()
+                self._counters.request_stop()
+                self._workers.stop(timeout_seconds)
+            finally:
+                self.views, self._actions = [], []
 
     def __enter__(self) -> Self:
         return self

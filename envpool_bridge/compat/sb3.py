@@ -10,7 +10,6 @@ import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.async_vector_env import AsyncState
 from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[reportMissingImports]
     VecEnv,
     VecEnvIndices,
@@ -18,7 +17,6 @@ from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[r
 )
 
 from envpool_bridge.envs.env_functions import call_attribute, has_wrapper
-from envpool_bridge.envs.vector_requests import MaskedReset
 from envpool_bridge.vector_env import PoolVectorEnv
 from envpool_bridge.vector_env.arguments import EnvFn
 from envpool_bridge.vector_env.calls import spread_seeds
@@ -121,10 +119,7 @@ class _PoolOfRowInfos(PoolVectorEnv):
         self._require_open()
         self._require_idle("reset_async")
         each = spread_seeds(seeds, self.num_envs)
-        self._lanes.request(
-            lambda rows: MaskedReset(tuple(each[rows]), pickled_options=cloudpickle.dumps(list(options[rows])))
-        )
-        self._state = AsyncState.WAITING_RESET
+        self._send_reset(each, (), tuple(map(cloudpickle.dumps, options)))
         observations, infos = self.reset_wait()
         return observations, cast("Any", infos)
 

@@ -3,11 +3,14 @@
 Source: Mnih et al. 2015, methods ("frame skipping"). Observation and infos are those of the last step that was taken.
 """
 
+import copy
 import dataclasses
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import gymnasium
 
+from envpool_bridge.envs.io.spaces import MASK, items_of_space
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.native_envpool import NativeEnvPoolSource
 from envpool_bridge.envs.one_by_one import OneByOneSource
@@ -27,6 +30,8 @@ _REJECTED = {
     "hanabi": _MOVES,
     "pgx": _MOVES,
 }
+
+_Action = TypeVar("_Action")
 
 
 def validate_action_repeat(suite: str, repeat: int) -> None:
@@ -53,19 +58,24 @@ class ActionRepeat(gymnasium.Wrapper):
     Args:
         env: owned by the wrapper.
         repeat: steps of `env` for each step, fewer where an episode ends.
+
+    Raises:
+        UserError: it has action masks.
     """
 
     def __init__(self, env: gymnasium.Env, repeat: int) -> None:
+        _reject_mask(env.observation_space)
         super().__init__(env)
         self._repeat = repeat
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         total: Any
-        observation, total, terminated, truncated, info = self.env.step(action)
-        for _ in range(self._repeat - 1):
+        each = _repeated(action, self._repeat)
+        observation, total, terminated, truncated, info = self.env.step(next(each))
+        for own in each:
             if terminated or truncated:
                 break
-            observation, reward, terminated, truncated, info = self.env.step(action)
+            observation, reward, terminated, truncated, info = self.env.step(own)
             total = total + reward  # not in place: the environment may own the array
         return observation, total, terminated, truncated, info
 
@@ -80,21 +90,38 @@ class ActionRepeatAgents(AgentsWrapper):
         repeat: steps of `env` for each step.
 
     Raises:
-        UserError: its agents take turns.
+        UserError: its agents take turns, or have action masks.
     """
 
     def __init__(self, env: ParallelEnv, repeat: int) -> None:
         if isinstance(env, TurnBased):
             raise UserError(f"action_repeat is not for games of turns, {_MOVES}: set it 1")
+        for agent in env.possible_agents:
+            _reject_mask(env.observation_space(agent))
         super().__init__(env)
         self._repeat = repeat
 
     def step(self, actions: dict[str, Any]) -> ParallelStep:
-        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        each = _repeated(actions, self._repeat)
+        observations, rewards, terminated, truncated, infos = self._env.step(next(each))
         total = dict(rewards)
-        for _ in range(self._repeat - 1):
+        for own in each:
             if any(terminated.values()) or any(truncated.values()) or set(self._env.agents) != set(actions):
                 break
-            observations, rewards, terminated, truncated, infos = self._env.step(actions)
+            observations, rewards, terminated, truncated, infos = self._env.step(own)
             total = {name: total.get(name, 0.0) + reward for name, reward in rewards.items()}
         return observations, total, terminated, truncated, infos
+
+
+def _reject_mask(observation: gymnasium.Space) -> None:
+    if MASK in items_of_space(observation):
+        raise UserError(
+            "action_repeat is not for environments with action masks, which may change in every step: set it 1"
+        )
+
+
+def _repeated(action: _Action, repeat: int) -> Iterator[_Action]:
+    """Yields the action for each repetition: copies, which the environment may change, and at last the action itself."""
+    for _ in range(repeat - 1):
+        yield copy.deepcopy(action)
+    yield action

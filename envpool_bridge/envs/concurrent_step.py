@@ -7,9 +7,9 @@ environments use. `ThreadedStep` needs a thread per row instead, and with it a w
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, count
+from typing import Any, NamedTuple, NoReturn
 
 import gymnasium
 
@@ -89,7 +89,7 @@ class ConcurrentStep:
 
         Returns:
             The R results in order, valid until the next call. The iterator raises the error of the first row that failed, in its
-            place.
+            place. A row's StopIteration therefore ends it, as it ends a `map`.
 
         Raises:
             WorkerError: the call before was interrupted, for example by a signal; or a thread has ended.
@@ -111,11 +111,15 @@ class ConcurrentStep:
     def _call_all(self, functions: Sequence[StepFn], arguments: Sequence[Any]) -> None:
         raise NotImplementedError
 
-    def _up_to_error(self) -> Iterator[Any]:
+    def _up_to_error(self) -> Iterable[Any]:
         errors, self._errors = self._errors, {}
         first = min(errors)
-        yield from self._results[:first]
-        raise errors[first]
+        # A generator would turn a StopIteration into a RuntimeError.
+        return chain(self._results[:first], map(_raise, [errors[first]]))
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 class AsyncStep(ConcurrentStep):

@@ -98,7 +98,7 @@ class EnvConfig:
             "gymnasium" and "probe" ("atari" has an option of that name).
         action_repeat: steps for which each action is repeated; rewards are summed, and an episode's end ends it. Env steps
             count actions, frames count the environment's own steps. "atari" and "vizdoom" have `frame_skip` in `kwargs`
-            instead.
+            instead. Not for environments with action masks.
         last_action: adds the item "last_action" to observations, for recurrent agents: the action before, zeros at first.
             Not for suites whose environments are stepped together ("envpool", "atari_vector", "gymnasium_vector").
         last_reward: likewise "last_reward", the agent's own reward before.

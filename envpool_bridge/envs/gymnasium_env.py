@@ -232,8 +232,7 @@ class GymnasiumRows:
         """Steps or resets every row; returns the rows' results."""
         results: list[Any] = []
         try:
-            # After an exception the list holds the results of the rows before the failed one.
-            results.extend(self._call_all(self._step_functions, actions))
+            self._add_results(results, actions)
         except (WorkerError, BadEnvOutputError):
             raise
         except Exception as error:
@@ -241,6 +240,12 @@ class GymnasiumRows:
             what = f"{half} of step" if half else "step"
             raise self._raised(len(results), what, error) from error
         return results
+
+    def _add_results(self, results: list[Any], actions: Sequence[Any]) -> None:
+        """Adds the rows' results to an empty list. After an exception it holds those of the rows before the failed one."""
+        results.extend(self._call_all(self._step_functions, actions))
+        if len(results) < self.num_rows:  # a list takes a row's StopIteration for the end of what it is extended by
+            raise StopIteration("raised by the environment, as by next() at the end of its data")
 
     def _columns(self, results: list[Any]) -> tuple[Sequence[Any], ...]:
         """Returns observations, rewards, terminations, truncations and infos of all rows, truncated at the time limits."""
@@ -332,6 +337,7 @@ class GymnasiumRows:
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
         self._begin(row, self._num_steps)
+        self._step_functions[row] = self._limits.read_step(row)
         return result
 
     def _begin(self, row: int, num_steps: int) -> int:

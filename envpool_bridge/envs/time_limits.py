@@ -53,6 +53,13 @@ class TimeLimits:
         self._next = min((last for last in self._last_steps if last > num_steps), default=NEVER)
         return tuple(flags)
 
+    def read_step(self, row: int) -> Callable[[Any], Any]:
+        """Returns the row's step function, read again: a reset, or who sets attributes, may have chosen another one."""
+        step = self.inner[row].step  # a new object each time, while `AsyncStep` requires the one that it was made with
+        if step != self.step_functions[row]:
+            self.step_functions[row] = step
+        return self.step_functions[row]
+
     def export_counts(self, row: int, num_steps: int) -> None:
         """Writes the count of the row's episode into the replaced wrappers, before anything reads their attributes."""
         for wrapper in self._replaced(row):
@@ -61,9 +68,7 @@ class TimeLimits:
     def import_counts(self, row: int, num_steps: int) -> None:
         """Reads the row's limit and step function again, after attributes of the environment may have been set."""
         self.inner[row], self.limits[row] = self._unwrap(self._envs[row])
-        step = self.inner[row].step  # a new object each time, while `AsyncStep` requires the one that it was made with
-        if step != self.step_functions[row]:
-            self.step_functions[row] = step
+        self.read_step(row)
         lasts = [num_steps + _limit(wrapper, NEVER) - wrapper._elapsed_steps for wrapper in self._replaced(row)]
         self.begin(row, min(lasts, default=NEVER) - self.limits[row])
 

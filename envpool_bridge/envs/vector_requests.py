@@ -30,11 +30,11 @@ class MaskedReset(VectorRequest):
 
     Attributes:
         mask: true for the rows to reset; () for all rows.
-        pickled_options: pickled list of each row's options, which may contain objects of the user's script.
+        pickled_options: pickled options of each row, by row, so that rows share no object.
     """
 
     mask: tuple[bool, ...] = ()
-    pickled_options: bytes = b""
+    pickled_options: tuple[bytes, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +54,11 @@ class ApplyRequest(VectorRequest):
 
     Attributes:
         what: description of the call, for messages.
-        functions: pickled list of one function for each row, None for a row without a call.
+        functions: pickled function of each row, by row, so that rows share no object; b"" for a row without a call.
     """
 
     what: str = ""
-    functions: bytes = b""
+    functions: tuple[bytes, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

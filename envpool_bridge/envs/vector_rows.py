@@ -211,13 +211,13 @@ class VectorRows(GymnasiumRows):
 
     def _reset_selected(self, request: MaskedReset, out: Out) -> list[Any]:
         rows = [row for row in range(self.num_rows) if not request.mask or request.mask[row]]
-        options = cloudpickle.loads(request.pickled_options)
         observations: list[Any] = []
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_rows)]
         failures: dict[int, RowFailure] = {}
         for row in rows:
+            options = cloudpickle.loads(request.pickled_options[row])
             try:
-                observation, infos[row] = self._reset_row(row, request.seeds[row], options[row])
+                observation, infos[row] = self._reset_row(row, request.seeds[row], options)
                 observations.append(observation)
             except WorkerError as error:
                 failures[row] = self._failure(row, "reset", error)
@@ -247,7 +247,7 @@ class VectorRows(GymnasiumRows):
         results: list[Any] = []
         failures: dict[int, RowFailure] = {}
         try:
-            results.extend(self._call_all(self._step_functions, actions))
+            self._add_results(results, actions)
         except BadEnvOutputError:
             raise
         except Exception as error:  # noqa: BLE001  reported with the row
@@ -306,10 +306,10 @@ class VectorRows(GymnasiumRows):
         results = [RowReport() for _ in range(self.num_rows)]
         failures: dict[int, RowFailure] = {}
         limits = self._limits
-        for row, function in enumerate(cloudpickle.loads(request.functions)):
-            if function is None:
+        for row, pickled in enumerate(request.functions):
+            if not pickled:
                 continue
-            env = self._envs[row]
+            env, function = self._envs[row], cloudpickle.loads(pickled)
             is_replaced = self._step_functions[row] is limits.step_functions[row]
             limits.export_counts(row, self._num_steps)
             try:

@@ -291,22 +291,24 @@ class WorkerProcesses:
         """Ends all workers, whose stop flag is already set: requests, waits, kills. Idempotent.
 
         Args:
-            timeout_seconds: time before a worker is killed.
+            timeout_seconds: time before a worker is killed. A Ctrl-C ends the wait.
         """
         with self._lock:  # from now on `check` and `receive` ignore the descriptors
             if self._stopping:
                 return
             self._stopping = True
-        self.ring_all()
-        deadline = time.monotonic() + timeout_seconds
-        for process in self._processes:
-            if process is None:
-                continue
-            if not process.has_stopped(deadline):  # stuck inside an environment
-                process.kill("it did not stop")
-                process.has_ended(STOP_SECONDS)
-            process.close()
-        self._made.close()
+        processes = [process for process in self._processes if process is not None]
+        with contextlib.ExitStack() as ending:  # from the last callback to the first, also after a Ctrl-C
+            ending.callback(self._made.close)
+            for process in processes:
+                ending.callback(process.close)
+                ending.callback(process.has_ended, STOP_SECONDS)
+            for process in processes:  # does nothing to those that have ended
+                ending.callback(process.kill, "it did not stop")
+            self.ring_all()
+            deadline = time.monotonic() + timeout_seconds
+            for process in processes:
+                process.has_stopped(deadline)  # False if it is stuck inside an environment
 
     def _receive_readable(self) -> list[int]:
         if self._stopping:

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
-from envpool_bridge.envs.suites.registry import newest_registration
+from envpool_bridge.envs.suites.registry import for_workers, newest_registration
 from envpool_bridge.errors import UserError
 from envpool_bridge.vector_env.pool_vector_env import PoolVectorEnv
 
@@ -39,7 +39,7 @@ def make_vec(
     """
     if vectorization_mode not in (None, VectorizeMode.SYNC, VectorizeMode.ASYNC, "sync", "async"):
         raise UserError(f"vectorization_mode must be None, 'sync' or 'async' for a pool, got {vectorization_mode!r}")
-    registered = newest_registration(id) if isinstance(id, str) else id
+    registered = newest_registration(id) if isinstance(id, str) else for_workers(id)
     return PoolVectorEnv(partial(_make, registered, tuple(wrappers or ()), kwargs), num_envs, **(vector_kwargs or {}))
 
 

@@ -1,13 +1,11 @@
 """PoolVectorEnv: environments in worker processes behind the interface of Gymnasium's AsyncVectorEnv."""
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from operator import methodcaller
 from typing import Any, Literal
 
 import cloudpickle
-import gymnasium
 import numpy as np
 from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
@@ -15,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from envpool_bridge.envs.env_functions import call_attribute
+from envpool_bridge.envs.env_functions import EnvFunction, call_attribute
 from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset, ObjectStep, RowReport
 from envpool_bridge.envs.vector_rows import VectorRowsSource
 from envpool_bridge.errors import EnvPoolError, UserError, WaitTimeoutError
@@ -31,6 +29,7 @@ from envpool_bridge.vector_env.arguments import (
     validate_no_custom_space,
 )
 from envpool_bridge.vector_env.calls import ActionArrays, action_objects, split_mask, spread_seeds
+from envpool_bridge.vector_env.functions import pickle_calls, pickle_setters
 from envpool_bridge.vector_env.lanes import Lanes
 from envpool_bridge.vector_env.results import Report, add_finals, first_infos, raise_failure, stack_infos
 
@@ -39,7 +38,6 @@ _Pending = Literal[AsyncState.WAITING_RESET, AsyncState.WAITING_STEP, AsyncState
 _ALLOWED_BEFORE_RECV = frozenset({"send", "recv", "reset_async"})
 _NOT_CALLED = frozenset({"reset", "step", "close"})
 
-EnvFunction = Callable[[gymnasium.Env], Any]
 Step = tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
@@ -171,9 +169,13 @@ class PoolVectorEnv(VectorEnv):
         self._require_open()
         seeds, (mask, options) = spread_seeds(seed, self.num_envs), split_mask(options, self.num_envs)
         self._require_idle("a masked reset" if mask else "reset_async")  # it would lose the results of other rows
-        pickled = cloudpickle.dumps([options] * self._lanes.pool.shape.rows_per_part)
-        self._lanes.request(lambda rows: MaskedReset(tuple(seeds[rows]), mask=mask[rows], pickled_options=pickled))
-        self._state = AsyncState.WAITING_RESET
+        self._send_reset(seeds, mask, (cloudpickle.dumps(options),) * self.num_envs)
+
+    def _send_reset(self, seeds: list[int | None], mask: tuple[bool, ...], options: tuple[bytes, ...]) -> None:
+        self._lanes.request(
+            lambda rows: MaskedReset(tuple(seeds[rows]), mask=mask[rows], pickled_options=options[rows])
+        )
+        self._state, self._sent = AsyncState.WAITING_RESET, []  # it replaces results that `recv` has not returned
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Returns observations and infos of the started reset.
@@ -182,7 +184,6 @@ class PoolVectorEnv(VectorEnv):
             WaitTimeoutError: the environments took longer than `timeout` seconds; wait again, or close.
         """
         reports = self._wait_for(AsyncState.WAITING_RESET, timeout)
-        self._sent = []
         infos = self._infos(self._lanes.all, reports, np.zeros(0, np.bool_))
         return self._observations(self._lanes.all, reports), infos
 
@@ -260,6 +261,8 @@ class PoolVectorEnv(VectorEnv):
         raise_failure(reports)
         observations, rewards, terminations, truncations, infos = self._results(lanes, reports)
         infos = first_infos(infos, len(reports))  # Gymnasium makes arrays of all environments
+        for own in ("env_id", "_env_id"):  # of the environments
+            infos.pop(own, None)
         return observations, rewards, terminations, truncations, {"env_id": self._lanes.row_ids(lanes), **infos}
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -273,7 +276,8 @@ class PoolVectorEnv(VectorEnv):
         self._require_idle("call_async")
         if name in _NOT_CALLED:
             raise UserError(f"{name!r} cannot be called by name: use the method {name} of the vector environment")
-        self._apply_async(f"call of {name!r}", [partial(call_attribute, name, args, kwargs)] * self.num_envs)
+        pickled = cloudpickle.dumps(partial(call_attribute, name, args, kwargs))
+        self._apply_async(f"call of {name!r}", [pickled] * self.num_envs)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Returns the results of the started call, one for each environment.
@@ -294,22 +298,20 @@ class PoolVectorEnv(VectorEnv):
 
         Args:
             name: of the attribute; a wrapper that defines it receives it.
-            values: list or tuple of one value for each environment, or one value for all.
+            values: list or tuple of one value for each environment, or one value for all; each receives a copy.
         """
         self._require_open()
-        each: list[Any] = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs  # pyright: ignore[reportUnknownArgumentType]
-        if len(each) != self.num_envs:
-            raise UserError(f"expected one value per environment, got {len(each)} for {self.num_envs} environments")
+        setters = pickle_setters(name, values, self.num_envs)
         self._require_idle("set_attr")
-        self._apply_async(f"set_attr of {name!r}", [methodcaller("set_wrapper_attr", name, value) for value in each])
+        self._apply_async(f"set_attr of {name!r}", setters)
         self.call_wait()
 
     def apply(self, function: EnvFunction, indices: Iterable[int] | None = None) -> tuple[Any, ...]:
         """Calls a function with environments, each in its worker, and returns the results.
 
         Args:
-            function: receives one environment; anything that cloudpickle can send to workers.
-            indices: of the environments, all by default; the results are in this order.
+            function: receives one environment; anything that cloudpickle can send to workers. Each has its own copy.
+            indices: of the environments, all by default; the results are in this order. A repeated one is another call.
 
         Raises:
             UserError: an index that no environment has.
@@ -317,15 +319,12 @@ class PoolVectorEnv(VectorEnv):
         self._require_open()
         self._require_idle("apply")
         chosen = [int(index) for index in (range(self.num_envs) if indices is None else indices)]
-        if not set(chosen) <= set(range(self.num_envs)):
-            raise UserError(f"indices must lie in [0, {self.num_envs}), got {chosen}")
-        each = [function if index in chosen else None for index in range(self.num_envs)]
-        self._apply_async(f"apply of {function!r}", each)
-        results = self.call_wait()
-        return tuple(results[index] for index in chosen)
+        self._apply_async(f"apply of {function!r}", pickle_calls(function, chosen, self.num_envs))
+        results = [iter(each or ()) for each in self.call_wait()]
+        return tuple(next(results[index]) for index in chosen)
 
-    def _apply_async(self, what: str, functions: Sequence[EnvFunction | None]) -> None:
-        self._lanes.request(lambda rows: ApplyRequest(what=what, functions=cloudpickle.dumps(functions[rows])))
+    def _apply_async(self, what: str, functions: Sequence[bytes]) -> None:
+        self._lanes.request(lambda rows: ApplyRequest(what=what, functions=tuple(functions[rows])))
         self._state = AsyncState.WAITING_CALL
 
     def render(self) -> tuple[Any, ...] | None:

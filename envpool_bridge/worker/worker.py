@@ -322,11 +322,13 @@ class Worker:
             self._inference_bell.ring()
 
     def _send_infos(self, message: InfosMessage) -> None:
+        # `Connection.send` would send tensors of torch as descriptors, which the parent does not receive.
         try:
-            self._connection.send(message)
-        except (pickle.PicklingError, AttributeError, TypeError):  # before anything is sent
+            pickled = pickle.dumps(message)
+        except (pickle.PicklingError, AttributeError, TypeError):
             # Classes of the user's script or of a function have no name that can be imported.
-            self._connection.send_bytes(cloudpickle.dumps(message))
+            pickled = cloudpickle.dumps(message)
+        self._connection.send_bytes(pickled)
 
     def _receive_reset(self, part: int) -> ResetRequest:
         while part not in self._pending_resets:

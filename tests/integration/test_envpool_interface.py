@@ -143,3 +143,22 @@ def test_misplaced_calls_are_rejected():
         env.send(np.zeros(2, int), rows[::-1])
     finally:
         env.close()
+
+
+class NamesItself(Constant):
+    """Its infos have the names of EnvPool's own."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], {"env_id": self.number, "score": self.number}
+
+
+def test_ids_of_the_pool_replace_those_of_environments(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Mine/Names-v0", EnvSpec("Mine/Names-v0", NamesItself))
+    env = envpool.make("Mine/Names-v0", num_envs=2, num_threads=1, number=7)
+    try:
+        info = env.reset()[1]
+        assert info["env_id"].tolist() == [0, 1]
+        assert info["score"].tolist() == [7, 7]
+        assert "_env_id" not in info
+    finally:
+        env.close()

@@ -39,6 +39,10 @@ class Counting(gymnasium.Env):
     def observe(self):
         return {"count": np.full(2, self.count, np.float32)}
 
+    def visit(self):
+        self.visits = getattr(self, "visits", 0) + 1
+        return self.visits
+
     def add(self, number):
         return self.length + number
 
@@ -103,6 +107,24 @@ def test_options_equal_dummy_vec_env(both):
         np.testing.assert_equal(*received)  # None where there are no options, and one reset of each environment
 
 
+class PopsOptions(Counting):
+    """Removes what it has read from the options."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return observation, {**info, "level": (options or {}).pop("level", None)}
+
+
+def test_each_environment_receives_its_own_options():
+    vec_env = PoolVecEnv([partial(PopsOptions, 3)] * 2, num_workers=1)
+    try:
+        vec_env.set_options({"level": 4})
+        vec_env.reset()
+        assert [info["level"] for info in vec_env.reset_infos] == [4, 4]
+    finally:
+        vec_env.close()
+
+
 def test_images_need_the_render_mode_of_arrays():
     vec_env = PoolVecEnv([partial(gymnasium.make, "CartPole-v1")] * 2, num_workers=1)
     try:
@@ -120,6 +142,7 @@ def test_methods_equal_dummy_vec_env(both):
         assert vec_env.env_method("add", 10, indices=[3, 1]) == [15, 12]
         assert vec_env.env_method("add", number=1, indices=0) == [2]
         assert vec_env.env_method("add", 10, indices=[-1, 0, -4]) == [15, 11, 11]
+        assert vec_env.env_method("visit", indices=[0, 1, 0]) == [1, 1, 2]
         assert vec_env.get_attr("length", indices=-1) == [5]
         assert vec_env.env_is_wrapped(Monitor) == [False] * 4
         assert vec_env.has_attr("length")

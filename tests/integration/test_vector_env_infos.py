@@ -8,6 +8,7 @@ import signal
 import time
 from collections import namedtuple
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import gymnasium
@@ -277,3 +278,33 @@ def test_failures_that_cannot_be_loaded_are_described():
     with pytest.raises(WorkerError, match="WorkersOwnError: the joint broke"):
         envs.step(np.zeros(2, np.int64))
     envs.close()
+
+
+class Tensor:
+    """Array that `Connection.send` does not send by value, as it does not those of torch."""
+
+    def __init__(self, values):
+        self.values = values
+
+
+def refuse(tensor):
+    raise RuntimeError("no descriptor can be sent")
+
+
+ForkingPickler.register(Tensor, refuse)
+
+
+class TellsTensors(Telling):
+    """Its infos are tensors."""
+
+    def info(self):
+        return {"tensor": Tensor(self.count)}
+
+
+def test_infos_are_sent_by_value():
+    envs = PoolVectorEnv(partial(TellsTensors, 0), 2, num_workers=1)
+    try:
+        assert [tensor.values for tensor in envs.reset(seed=0)[1]["tensor"]] == [0, 0]
+        assert [tensor.values for tensor in envs.step(np.zeros(2, int))[4]["tensor"]] == [1, 1]
+    finally:
+        envs.close()

@@ -125,3 +125,35 @@ def test_a_masked_reset_needs_the_results_of_all_rows():
             env.recv()
     finally:
         env.close()
+
+
+class FailsOnce(gymnasium.Env):
+    """Raises in its second reset."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.resets += 1
+        if self.resets == 2:
+            raise LookupError("no second level")
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.ones(1, np.float32), 1.0, False, False, {}
+
+
+def test_a_failed_reset_leaves_no_results_to_receive():
+    env = PoolVectorEnv(FailsOnce, 2, num_workers=1, lanes_per_worker=2)
+    try:
+        env.reset()
+        env.send(np.zeros(2, int))
+        with pytest.raises(LookupError, match="no second level"):
+            env.reset()
+        with pytest.raises(NoAsyncCallError):
+            env.recv()
+        assert env.reset()[0].tolist() == [[0.0], [0.0]]
+    finally:
+        env.close()

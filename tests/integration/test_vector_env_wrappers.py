@@ -1,5 +1,6 @@
 """Gymnasium's vector wrappers around PoolVectorEnv, and the factory that corresponds to `gymnasium.make_vec`."""
 
+import sys
 from functools import partial
 
 import gymnasium
@@ -78,6 +79,18 @@ def test_make_vec_accepts_ids_that_workers_never_register(monkeypatch):
             assert env.reset()[0].tolist() == [[7.0, 0.0]] * 2
         finally:
             env.close()
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_make_vec_accepts_environments_of_the_script_by_name(monkeypatch, is_given):
+    registration = EnvSpec("Mine/Counter-v0", "__main__:OfScript")
+    monkeypatch.setitem(gymnasium.registry, "Mine/Counter-v0", registration)
+    monkeypatch.setattr(sys.modules["__main__"], "OfScript", Counter, raising=False)
+    env = make_vec(registration if is_given else "Mine/Counter-v0", 2, start=7)
+    try:
+        assert env.reset()[0].tolist() == [[7.0, 0.0]] * 2
+    finally:
+        env.close()
 
 
 @pytest.mark.parametrize("mode", [None, "sync", "async", VectorizeMode.ASYNC])

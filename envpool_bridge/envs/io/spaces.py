@@ -116,7 +116,8 @@ def _leaf(space: gymnasium.Space, path: Path, side: _Side) -> LeafSpec:
         source = space.dtype.name
         dtype = source if side.keep_64_bits else _STORED.get(source, source)
         _validate_bounds_fit(space, dtype, shown, side.env_id)
-        return ArraySpec(space.shape, dtype, _bound(space, "low", dtype), _bound(space, "high", dtype), source)
+        low, high = (_bound(space, which, dtype, inside=side.name == "action") for which in ("low", "high"))
+        return ArraySpec(space.shape, dtype, low, high, source)
     raise side.error(path, space)
 
 
@@ -181,8 +182,15 @@ def _shown(space: gymnasium.Space) -> str:
     return " ".join(str(space).split())
 
 
-def _bound(space: spaces.Box, side: Literal["low", "high"], dtype: str) -> Bound:
-    """Returns a Box's low or high as a bound in the stored `dtype`."""
+def _bound(space: spaces.Box, side: str, dtype: str, inside: bool) -> Bound:
+    """Returns a Box's low or high as a bound in the stored `dtype`.
+
+    Args:
+        space: the Box.
+        side: "low" or "high".
+        dtype: name of the stored dtype.
+        inside: whether finite bounds are rounded into the Box, so that values within them lie in it.
+    """
     values = getattr(space, side)
     if values.dtype.kind in "iu":
         limits, stored_limits = np.iinfo(values.dtype), np.iinfo(dtype)
@@ -191,6 +199,10 @@ def _bound(space: spaces.Box, side: Literal["low", "high"], dtype: str) -> Bound
         values = values.clip(stored_limits.min, stored_limits.max)  # only elements at the source's limit change
     with np.errstate(over="ignore"):
         stored = values.astype(dtype)
+    if inside and stored.dtype.kind == "f":
+        is_outside = np.isfinite(stored) & (stored < values if side == "low" else stored > values)
+        inwards = stored.dtype.type(np.inf if side == "low" else -np.inf)
+        stored = np.where(is_outside, np.nextafter(stored, inwards), stored)
     if stored.dtype.kind == "f" and np.isinf(stored).all():
         return None
     if stored.dtype.kind == "b":

@@ -48,13 +48,22 @@ def registration(env_id: str) -> Registration:
         raise UserError(
             f"unknown environment id {env_id!r}: {str(error).splitlines()[0]}{_advice(name, gymnasium.registry)}"
         ) from error
+    return for_workers(registered)
+
+
+def for_workers(registered: Registration) -> Registration:
+    """Returns a registration that other processes can use, which have another main module.
+
+    Raises:
+        UserError: a package that the environment needs is missing.
+    """
     if isinstance(registered.entry_point, str) and "mujoco" in registered.entry_point:
         validate_installed("mujoco", "mujoco")
         validate_installed("imageio", "mujoco")
     if isinstance(registered.entry_point, str) and "box2d" in registered.entry_point:
         validate_installed("Box2D", "box2d")
     if isinstance(registered.entry_point, str) and registered.entry_point.startswith("__main__:"):
-        # Other processes have another main module: send the object itself.
+        # The object itself is sent.
         registered = dataclasses.replace(registered, entry_point=load_env_creator(registered.entry_point))
     return registered
 

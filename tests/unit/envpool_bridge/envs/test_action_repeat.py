@@ -3,9 +3,11 @@
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from envpool_bridge.envs.action_repeat import ActionRepeat, ActionRepeatAgents, with_action_repeat
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.envs.seeding import EpisodeSeeds
@@ -60,6 +62,8 @@ def test_a_gymnasium_environment_repeats_as_a_plain_loop():
 class OneRewardArray(gymnasium.Env):
     """An environment that returns the same array as reward in each step."""
 
+    observation_space = spaces.Discrete(1)
+
     def __init__(self):
         self.reward = np.ones(())
 
@@ -70,6 +74,35 @@ class OneRewardArray(gymnasium.Env):
 def test_rewards_are_summed_without_changing_them():
     env = ActionRepeat(OneRewardArray(), REPEAT)
     assert [float(env.step(0)[1]) for _ in range(2)] == [REPEAT, REPEAT]
+
+
+class DoublesActions(gymnasium.Env):
+    """An environment that changes its argument, and returns it as reward."""
+
+    observation_space = spaces.Discrete(1)
+
+    def step(self, action):
+        action *= 2
+        return 0, float(action[0]), False, False, {}
+
+
+class DoublesActionsOfAgents:
+    possible_agents = agents = ("a", "b")
+
+    def observation_space(self, agent):
+        return spaces.Discrete(1)
+
+    def step(self, actions):
+        rewards = {name: DoublesActions().step(action)[1] for name, action in actions.items()}
+        ends = dict.fromkeys(actions, False)
+        actions.clear()
+        return dict.fromkeys(rewards, 0), rewards, ends, ends, {}
+
+
+def test_each_repetition_has_the_action_that_was_chosen():
+    assert ActionRepeat(DoublesActions(), REPEAT).step(np.ones(1))[1] == 2 * REPEAT
+    env = ActionRepeatAgents(DoublesActionsOfAgents(), REPEAT)
+    assert env.step({"a": np.ones(1), "b": np.full(1, 5.0)})[1] == {"a": 2 * REPEAT, "b": 10 * REPEAT}
 
 
 def test_agents_repeat_until_one_ends_or_joins():
@@ -128,3 +161,30 @@ def test_other_bad_repetitions_are_rejected():
         EnvConfig("ALE/Pong-v5", action_repeat=2).source()
     with pytest.raises(UserError, match="games of turns"):
         ActionRepeatAgents(TurnBased(Turns()), 2)
+
+
+MASKED = spaces.Dict({"action_mask": spaces.MultiBinary(2), "seen": spaces.Discrete(3)})
+
+
+class Masked(gymnasium.Env):
+    observation_space, action_space = MASKED, spaces.Discrete(2)
+
+
+class MaskedAgents:
+    possible_agents = agents = ("a", "b")
+
+    def observation_space(self, agent):
+        return MASKED
+
+    def action_space(self, agent):
+        return spaces.Discrete(2)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("source", [GymnasiumSource(Masked), ParallelSource(MaskedAgents)])
+def test_environments_with_action_masks_are_rejected(source):
+    assert source.spec().action_repeat == 1
+    with pytest.raises(UserError, match="action_repeat is not for environments with action masks"):
+        with_action_repeat(source, 2).spec()

@@ -147,3 +147,40 @@ def test_replayed_frames_of_a_reused_array_differ(replayed, frames):
     (slot,) = allocate_slots(make_layout(source.spec(), PoolShape(1, 1, 1, 1, 4, 1), {}))
     rows.reset(EpisodeReset((0,), (np.zeros(replayed, np.int32),)), first_rows(slot))
     assert slot.frames[:3, 0, 0].tolist() == frames
+
+
+class ChoosesItsStep(ReusesItsArray):
+    """Takes steps of 10 in the episodes whose number is odd."""
+
+    episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        self.episode += 1
+        if self.episode % 2:
+            self.step = self.leap
+        else:
+            vars(self).pop("step", None)
+        return super().reset()
+
+    def step(self, action):
+        self.shown += 1
+        return self.shown, 0.0, self.shown[0] >= 3, False, {}
+
+    def leap(self, action):
+        self.shown += 10
+        return self.shown, 0.0, self.shown[0] >= 30, False, {}
+
+
+def test_a_step_that_a_reset_chooses_is_called():
+    rows = GymnasiumSource(ChoosesItsStep, "Chooses").make_rows(range(2), 1, False)
+    flags = [np.ones(2, bool) for _ in range(4)]
+    out = StepRows(np.zeros((2, 1), np.float32), flags[0], np.zeros(2, np.float32), *flags[1:])
+    seen = []
+    for request in (GymnasiumReset((None, None)), EpisodeReset((1, 1), (np.zeros(2, np.int32),) * 2)):
+        rows.reset(request, FirstRows(out.observation, out.is_first))
+        for _ in range(9):
+            seen.append(out.observation[:, 0].tolist())
+            out.prepare()
+            rows.step(np.zeros(2, np.int32), out)
+    first, replayed = [0, 1, 2, 3, 0, 10, 20, 30, 0], [20, 30, 0, 1, 2, 3, 0, 10, 20]
+    assert seen == [[value] * 2 for value in first + replayed]

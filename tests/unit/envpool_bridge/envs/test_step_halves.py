@@ -111,7 +111,7 @@ def vector_rows(make_env, mode):
     return source.make_rows(range(2), None, True), dataclasses.replace(out, observation=observation)
 
 
-FIRST_RESET = MaskedReset((0, 1), pickled_options=cloudpickle.dumps([None, None]))
+FIRST_RESET = MaskedReset((0, 1), pickled_options=(cloudpickle.dumps(None),) * 2)
 
 
 def calls_of_steps(rows, out, count):
@@ -130,7 +130,7 @@ def test_vector_rows_keep_their_halves_after_calls(mode, steps):
     get = partial(call_attribute, "position", (), {})
     for _ in range(3):
         assert ("begin" in calls_of_steps(rows, out, 9)) == in_halves
-        rows.reset(ApplyRequest(functions=cloudpickle.dumps([get, get])), out)
+        rows.reset(ApplyRequest(functions=(cloudpickle.dumps(get),) * 2), out)
     rows.close()
 
 
@@ -138,11 +138,41 @@ def test_vector_rows_keep_their_halves_after_calls(mode, steps):
 def test_vector_rows_use_a_step_that_was_set(after_reset):
     rows, out = vector_rows(WaitingWalk, AutoresetMode.NEXT_STEP)
     own = methodcaller("set_wrapper_attr", "step", lambda action: (np.zeros(1), 5.0, False, False, {}))
-    set_step = ApplyRequest(functions=cloudpickle.dumps([own, None]))
+    set_step = ApplyRequest(functions=(cloudpickle.dumps(own), b""))
     for request in (FIRST_RESET, set_step) if after_reset else (set_step, FIRST_RESET):
         rows.reset(request, out)
     assert calls_of_steps(rows, out, 1) == {"begin", "wait", "step"}
     assert out.reward[0] == 5.0
+    rows.close()
+
+
+class ChoosesItsStep(Walk):
+    """Has steps of its own from its second reset."""
+
+    resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        if self.resets == 2:
+            self.step = lambda action: (np.zeros(1), 5.0, False, False, {})
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        return np.zeros(1), 1.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [(AutoresetMode.SAME_STEP, [1.0, 5.0]), (AutoresetMode.NEXT_STEP, [1.0, 0.0, 5.0])]
+)
+def test_vector_rows_use_a_step_that_a_reset_chooses(mode, expected):
+    rows, out = vector_rows(ChoosesItsStep, mode)
+    rows.reset(FIRST_RESET, out)
+    rewards = []
+    for _ in expected:
+        out.prepare()
+        rows.step(np.zeros(2, np.int32), out)
+        rewards.append(out.reward.tolist())
+    assert rewards == [[reward] * 2 for reward in expected]
     rows.close()
 
 

@@ -70,6 +70,39 @@ def test_a_pool_that_cannot_be_made_leaves_nothing(place, monkeypatch):
     assert descriptors() == before
 
 
+class NeverBegins(Counting):
+    """Hangs in its first reset."""
+
+    def reset(self, *, seed=None, options=None):
+        while True:
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("interrupted", [["join"], ["has_stopped"], ["has_stopped", "has_ended"]])
+def test_an_interrupted_close_leaves_nothing(interrupted, monkeypatch):
+    def interrupt_once(owner, name):
+        original = getattr(owner, name)
+
+        def interrupt(*args):
+            monkeypatch.setattr(owner, name, original)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(owner, name, interrupt)
+
+    before = descriptors()
+    pool = make_pool(SHAPE, NeverBegins)
+    begin(pool)
+    workers = pids(pool)
+    for name in interrupted:
+        interrupt_once(pool._supervisor._thread if name == "join" else worker_processes._Process, name)
+    with pytest.raises(KeyboardInterrupt):
+        pool.close()
+    assert descriptors() == before
+    assert not pool._supervisor._thread.is_alive()
+    wait_until(lambda: not still_running(workers))
+    pool.close()
+
+
 class HangsOnce(Counting):
     """Never returns from its third step while the file is there."""
 

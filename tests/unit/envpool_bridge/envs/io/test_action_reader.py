@@ -37,6 +37,20 @@ def test_numbers_are_clipped_on_the_sides_that_have_bounds(low, high, dtype):
     np.testing.assert_array_equal(reader_of(space, clip=False).read_together(GIVEN), GIVEN)
 
 
+def test_clipped_actions_of_64_bits_lie_in_their_space():
+    bounds = np.random.default_rng(0).uniform(0.01, 100.0, 200)  # between numbers of 32 bits
+    space = spaces.Box(-bounds, bounds, dtype=np.float64)
+    given = np.stack([bounds * 2, -bounds * 2, bounds, -bounds]).astype(np.float32)
+    actions = reader_of(space).read(given)
+    assert all(space.contains(action) for action in actions)
+    np.testing.assert_allclose(actions, [bounds, -bounds, bounds, -bounds], rtol=1e-6)
+
+
+def test_bounds_beyond_32_bits_clip_nothing():
+    space = spaces.Box(-1e300, 1e300, (3,), np.float64)
+    np.testing.assert_array_equal(reader_of(space).read(GIVEN), GIVEN)
+
+
 def test_action_reader_does_not_change_stored_actions():
     given = GIVEN.copy()
     reader_of(spaces.Box(-1.0, 1.0, (3,))).read_together(given)[...] = 7.0
