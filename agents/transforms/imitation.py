@@ -210,8 +210,8 @@ def _normalizer(expert: Steps | None) -> Callable[[Observation], Observation]:
 
     def moments_of(leaf: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         steps = np.asarray(leaf, np.float64)  # float32 sums of millions of steps are wrong
-        mean, deviation = np.mean(steps, 0), np.std(steps, 0)
-        return np.float32(mean), np.float32(np.maximum(deviation, _SMALLEST_DEVIATION))
+        mean, deviation = steps.mean(0), steps.std(0)
+        return mean.astype(np.float32), np.maximum(deviation, _SMALLEST_DEVIATION).astype(np.float32)
 
     moments = jax.tree.map(moments_of, expert[0])
 
