@@ -209,8 +209,8 @@ def _normalizer(expert: Steps | None) -> Callable[[Observation], Observation]:
         return lambda observation: observation
 
     def moments_of(leaf: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        steps = np.asarray(leaf, np.float64)  # float32 sums of millions of steps are wrong
-        mean, deviation = steps.mean(0), steps.std(0)
+        # float32 sums of millions of steps are wrong.
+        mean, deviation = (np.asarray(moment(leaf, 0, np.float64)) for moment in (np.mean, np.std))
         return mean.astype(np.float32), np.maximum(deviation, _SMALLEST_DEVIATION).astype(np.float32)
 
     moments = jax.tree.map(moments_of, expert[0])
