@@ -188,14 +188,14 @@ def act(
     length = dt.config.context_length
     episode_step = step[:, None] - jnp.arange(length - 1, -1, -1)
     # Slots before the start of the episode are empty, or hold another one.
-    visible = jnp.broadcast_to((episode_step >= 0)[:, None], (len(step), length, length))
+    visible = jnp.broadcast_to((episode_step >= 0)[:, None], (step.shape[0], length, length))
     sequence = Sequence(observed, before, return_to_go / dt.config.return_scale, episode_step, visible)
     outputs = dt.net.outputs(params["network"], sequence, None)[:, -1]
 
     action = dt.actions.choose(outputs, observation, keys, mode)
     state = {
         "observed": observed,
-        "action": before.at[:, -1].set(dt.actions.encode(action)),
+        "action": _append(agent_state["action"], dt.actions.encode(action)),
         "return_to_go": return_to_go,
         "num_steps": step + 1,
     }

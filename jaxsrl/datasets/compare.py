@@ -2,20 +2,33 @@
 
 import numpy as np
 
-from envpool_bridge.spec.specs import ArraySpec, SpecTree
-from envpool_bridge.spec.tree import leaves, map_leaves
+from envpool_bridge.spec.specs import ArraySpec, LeafSpec, SpecTree
+from envpool_bridge.spec.tree import items, leaves, map_leaves, shown_path
 
 
 def same_values(one: SpecTree, other: SpecTree) -> bool:
-    """Returns whether two specs have the same leaves: stored shapes, dtypes and numbers of actions, whatever the bounds.
+    """Returns whether two specs have the same leaves: stored shapes, dtypes, numbers of actions and the smallest ones.
+
+    The bounds of arrays may differ.
 
     The dtype before storing may differ: a converted file has that of the file, an environment its own.
     """
-    forms = [
-        map_leaves(lambda leaf: (leaf.stored_shape, leaf.dtype, getattr(leaf, "num_values", None)), spec)
-        for spec in (one, other)
-    ]
-    return forms[0] == forms[1]
+
+    def form(leaf: LeafSpec) -> tuple[object, ...]:
+        discrete = () if isinstance(leaf, ArraySpec) else (leaf.num_values, leaf.start)
+        return (leaf.stored_shape, leaf.dtype, *discrete)
+
+    return map_leaves(form, one) == map_leaves(form, other)
+
+
+def describe_values(field: str, spec: SpecTree) -> str:
+    """Formats what `same_values` compares of each leaf, for messages."""
+
+    def form(leaf: LeafSpec) -> str:
+        discrete = "" if isinstance(leaf, ArraySpec) else f" {leaf.num_values} from {leaf.start}"
+        return f"{leaf.shape} {leaf.dtype}{discrete}"
+
+    return ", ".join(f"{shown_path(field, path)} {form(leaf)}" for path, leaf in items(spec))
 
 
 def same_bounds(one: ArraySpec, other: ArraySpec) -> bool:

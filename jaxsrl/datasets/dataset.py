@@ -104,7 +104,7 @@ def _open_leaf(path: Path, name: str, manifest: Manifest, dtype: str, shape: tup
 
 
 def find_damage(path: Path) -> Iterator[str]:
-    """Yields a line for each damaged shard of each file; reads everything.
+    """Yields a line for each damaged shard of each file, and for a damaged value after the last step; reads everything.
 
     Raises:
         UserError: the directory holds no dataset.
@@ -121,6 +121,11 @@ def find_damage(path: Path) -> Iterator[str]:
             if checksum != shard.checksums.get(name, checksum):
                 yield f"{path / leaf_file(name)}: shard {number}, steps {begin} to {shard.end - 1} of each row, is damaged"
             begin = shard.end
+        # Where the file is longer, a writer that was interrupted or is at work may have replaced the value.
+        is_last = (path / leaf_file(name)).stat().st_size == array.offset + (begin + 1) * array[0].nbytes
+        checksum = manifest.shards[-1].tails.get(name)
+        if is_last and checksum is not None and checksum != zlib.crc32(array[begin].tobytes()):
+            yield f"{path / leaf_file(name)}: the value after the last step of each row is damaged"
 
 
 def find_episodes(steps: Trajectory) -> Episodes:

@@ -64,7 +64,8 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
         best: share of the episodes to take, those of the highest returns; over all datasets.
 
     Raises:
-        UserError: the environments or values of the same name differ, `best` is not in (0, 1], or `out` has files.
+        UserError: the environments or values of the same name differ, `best` is not in (0, 1], single episodes would be taken
+            of an environment with agents, or `out` has files.
     """
     if not 0.0 < best <= 1.0:
         raise UserError(f"best is a share of the episodes: expected a number in (0, 1], got {best}")
@@ -75,6 +76,11 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
     _validate_extras(datasets, common)
     extras = {name: extra for name, extra in first.extras.items() if name in common}
     is_whole = best == 1.0 and len({dataset.manifest.num_rows for dataset in datasets}) == 1
+    if not is_whole and first.spec.agents:
+        raise UserError(
+            f"the episodes of several agents belong together: {paths[0]} can be merged with best 1 and datasets of "
+            f"{first.num_rows} rows only"
+        )
     origin = {"merged": [{"path": dataset.path.name, **dataset.manifest.origin} for dataset in datasets], "best": best}
     manifest = dataclasses.replace(first, num_rows=first.num_rows if is_whole else 1, extras=extras, origin=origin)
     with make_dataset(out, manifest) as writer:
@@ -109,6 +115,14 @@ def write_first_steps(path: Path, out: Path, num_steps: int) -> Dataset:
 
 def _validate_alike(datasets: Sequence[Dataset]) -> None:
     first = datasets[0].manifest.spec
+    ids = {
+        str(env["id"]): path
+        for path, env in [(data.path, data.manifest.env) for data in datasets]
+        if env and "id" in env
+    }
+    if len(ids) > 1:
+        named = ", ".join(f"{path} is of {env_id}" for env_id, path in ids.items())
+        raise UserError(f"datasets of one environment can be merged: {named}")
     for dataset in datasets:
         spec = dataset.manifest.spec
         alike = same_values(spec.observation, first.observation) and same_actions(spec.action, first.action)

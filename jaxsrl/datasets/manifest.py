@@ -31,10 +31,12 @@ class Shard:
         end: number of steps of a row up to the end of the shard.
         checksums: CRC-32 of the shard's bytes in the file of each leaf, by the leaf's name; none of a leaf whose values were
             being replaced when the writer was killed.
+        tails: CRC-32 of the value after the shard's last step, by the name of an observed leaf; earlier versions had none.
     """
 
     end: int
     checksums: Mapping[str, int]
+    tails: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +117,7 @@ def read_manifest(path: Path) -> Manifest:
         extras = {name: ArraySpec(tuple(extra["shape"]), extra["dtype"]) for name, extra in data["extras"].items()}
         shards = tuple(Shard(**shard) for shard in data["shards"])
         return Manifest(spec=spec_from_dict(data["spec"]), extras=extras, shards=shards, **fields)
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptDatasetError(f"{file} cannot be read: {error!r}") from error
 
 

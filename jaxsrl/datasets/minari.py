@@ -1,17 +1,20 @@
 """Conversion from and to datasets of Minari, the Farama Foundation's format (extra `minari`)."""
 
 import contextlib
+import copy
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
+from envpool_bridge.envs.config import suite_of_id
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.encoding import restored, store
@@ -57,7 +60,7 @@ def from_minari(name: str, out: Path) -> None:
     source = _load(minari, name)
     env_id = getattr(source.spec.env_spec, "id", None) or str(source.spec.dataset_id)
     spec = spec_of_spaces(source.observation_space, source.action_space, env_id, 1)
-    env = {"id": env_id} if getattr(source.spec.env_spec, "id", None) else None
+    env = _env_of_spec(source.spec.env_spec)
     metadata = source.storage.metadata
     origin = {"minari": str(source.spec.dataset_id), "agent": str(metadata.get("algorithm_name", ""))}
     scores = [metadata.get(name) for name in ("ref_min_score", "ref_max_score")]
@@ -97,7 +100,7 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
         dataset_id: such as "jaxsrl/hopper/medium-v0".
 
     Raises:
-        UserError: the id is none, Minari has such a dataset already, or the dataset has no whole episode.
+        UserError: the id is none, Minari has such a dataset already, or the dataset has several agents or no whole episode.
     """
     minari = import_minari()
     namespace = _parse_namespace(minari, dataset_id)
@@ -113,6 +116,8 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
         )
     if not len(episodes.returns):
         raise UserError(f"{dataset.path} has no whole episode to convert")
+    if spec.agents:
+        raise UserError(f"Minari has no episodes of several agents: {dataset.path} has {len(spec.agents)} of them")
     buffers = []
     for number, (row, begin, end) in enumerate(zip(episodes.row, episodes.begin, episodes.end, strict=True)):
         at, observed = (slice(begin, end), row), (slice(begin, end + 1), row)
@@ -161,13 +166,12 @@ def _minari_path(path: Path) -> Iterator[None]:
 
 
 def _create(minari: Any, dataset_id: str, manifest: Manifest, buffers: list[Any]) -> None:
-    env_id = (manifest.env or {}).get("id")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about an author, a link and an environment of evaluation
         created = minari.create_dataset_from_buffers(
             dataset_id=dataset_id,
             buffer=buffers,
-            env=gymnasium.spec(env_id) if env_id in gymnasium.registry else None,
+            env=_spec_of_env(manifest.env),
             observation_space=space_of_spec(manifest.spec.observation),
             action_space=space_of_spec(manifest.spec.action),
             algorithm_name=str(manifest.origin.get("agent", "")),
@@ -177,6 +181,30 @@ def _create(minari: Any, dataset_id: str, manifest: Manifest, buffers: list[Any]
         )
     scores = {"ref_min_score": manifest.score_random, "ref_max_score": manifest.score_expert}
     created.storage.update_metadata({name: score for name, score in scores.items() if score is not None})
+
+
+def _env_of_spec(env_spec: EnvSpec | None) -> dict[str, str] | None:
+    """Returns the fields of `EnvConfig` for an environment of Gymnasium; None for none."""
+    if env_spec is None:
+        return None
+    kwargs = {name: value for name, value in env_spec.kwargs.items() if name != "render_mode"}
+    registered, limit = gymnasium.registry.get(env_spec.id), env_spec.max_episode_steps
+    if limit and registered is not None and limit != registered.max_episode_steps:
+        kwargs["max_episode_steps"] = limit
+    return {"id": env_spec.id, "suite": "gymnasium"} | ({"kwargs": json.dumps(kwargs)} if kwargs else {})
+
+
+def _spec_of_env(env: Mapping[str, Any] | None) -> EnvSpec | None:
+    """Returns the inverse of `_env_of_spec`; None where the environment is not one of Gymnasium as it is registered."""
+    env_id, suite = (env or {}).get("id", ""), (env or {}).get("suite", "auto")
+    suite = suite_of_id(env_id) if suite == "auto" else suite
+    if env is None or suite != "gymnasium" or env_id not in gymnasium.registry:
+        return None
+    env_spec, kwargs = copy.deepcopy(gymnasium.spec(env_id)), json.loads(env.get("kwargs", "{}"))
+    for name in ("max_episode_steps", "disable_env_checker"):  # of `gymnasium.make` itself
+        setattr(env_spec, name, kwargs.pop(name, getattr(env_spec, name)))
+    env_spec.kwargs |= kwargs
+    return env_spec
 
 
 def space_of_spec(spec: SpecTree) -> gymnasium.Space:

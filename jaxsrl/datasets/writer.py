@@ -166,8 +166,9 @@ class DatasetWriter:
         self._check()
         if self.num_steps == self.manifest.num_steps:
             return
-        shard = Shard(self.num_steps, {name: leaf.commit(self.num_steps) for name, leaf in self._leaves.items()})
-        self._replace_shards(*self.manifest.shards, shard)
+        checksums = {name: leaf.commit(self.num_steps) for name, leaf in self._leaves.items()}
+        tails = {name: zlib.crc32(leaf.last.tobytes()) for name, leaf in self._leaves.items() if is_observed(name)}
+        self._replace_shards(*self.manifest.shards, Shard(self.num_steps, checksums, tails))
 
     def close(self) -> None:
         """Commits unless a write has failed, and closes the files; idempotent."""

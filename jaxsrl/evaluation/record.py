@@ -23,7 +23,7 @@ from jaxsrl.datasets.episodes import episode_steps
 from jaxsrl.datasets.manifest import Manifest
 from jaxsrl.datasets.writer import DatasetWriter, make_dataset
 from jaxsrl.evaluation.evaluate import on_one_device
-from jaxsrl.evaluation.player import RowsPlayer, evaluation_seed
+from jaxsrl.evaluation.player import RowsPlayer
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
 
@@ -92,15 +92,19 @@ def record(
     description = {**(origin or {}), "epsilon": config.epsilon, "mode": config.mode.value, "seed": config.seed}
     num_rows = min(config.max_rows, config.episodes or config.max_rows)
     with make_dataset(out, Manifest(spec, 1, dict(agent.extras), env=env, origin=description)) as writer:
-        rows = source.make_rows(range(num_rows), evaluation_seed(config.seed), False)
+        seed = _recording_seed(config.seed)
+        rows = source.make_rows(range(num_rows), seed, False)
         try:
-            player = RowsPlayer(
-                stacked, make_act(stacked, config.mode), on_one_device(params), spec, config.seed, num_rows
-            )
+            player = RowsPlayer(stacked, make_act(stacked, config.mode), on_one_device(params), spec, seed, num_rows)
             _record_episodes(player, rows, writer, config)
         finally:
             rows.close()
     return open_dataset(out)
+
+
+def _recording_seed(seed: int) -> int:
+    # Agents that learn from the episodes are evaluated in other ones.
+    return int(np.random.SeedSequence((seed, 0xDA7A)).generate_state(1)[0])
 
 
 class _Step(NamedTuple):
@@ -195,10 +199,7 @@ def _random_actions(spec: EnvSpec, observation: Observation, keys: Array) -> Act
 
 def _random_leaf(leaf: LeafSpec, keys: Array, mask: Array | None) -> Array:
     if isinstance(leaf, ArraySpec):
-        low, high = leaf.bound("low"), leaf.bound("high")
-        if low is None or high is None:
-            return jax.vmap(lambda key: jax.random.normal(key, leaf.shape))(keys)
-        return jax.vmap(lambda key: jax.random.uniform(key, leaf.shape, minval=low, maxval=high))(keys)
+        return jax.vmap(partial(_random_array, leaf))(keys)
     sizes = np.array([leaf.num_values]) if isinstance(leaf, DiscreteSpec) else np.array(leaf.num_values)
     if mask is None:
         chosen = jax.vmap(lambda key: jax.random.randint(key, sizes.shape, 0, sizes))(keys)
@@ -209,3 +210,17 @@ def _random_leaf(leaf: LeafSpec, keys: Array, mask: Array | None) -> Array:
         columns = [jax.vmap(jax.random.categorical)(each[:, number], part) for number, part in enumerate(parts)]
         chosen = jnp.stack(columns, axis=-1)
     return chosen.reshape(-1, *leaf.shape).astype(jnp.int32)
+
+
+def _random_array(leaf: ArraySpec, key: Array) -> Array:
+    """Returns uniform elements between finite bounds, exponential ones from a single finite bound, and normal ones without."""
+    low, high = leaf.bound("low"), leaf.bound("high")
+    low, high = np.float32(-np.inf if low is None else low), np.float32(np.inf if high is None else high)
+    has_low, has_high = np.isfinite(low), np.isfinite(high)
+    # Every element is taken from one of these, so that they may share the key.
+    exponential, normal = jax.random.exponential(key, leaf.shape), jax.random.normal(key, leaf.shape)
+    is_bounded = has_low & has_high
+    least, most = np.where(is_bounded, low, 0.0), np.where(is_bounded, high, 1.0)
+    uniform = jax.random.uniform(key, leaf.shape, minval=least, maxval=most)
+    without_low = jnp.where(has_high, high - exponential, normal)
+    return jnp.where(is_bounded, uniform, jnp.where(has_low, low + exponential, without_low))

@@ -20,8 +20,9 @@ from jaxsrl.datasets.dataset import Dataset, find_episodes, open_dataset
 from jaxsrl.datasets.episodes import merge, write_first_steps
 from jaxsrl.datasets.manifest import read_manifest, set_scores
 from jaxsrl.datasets.writer import is_dataset
-from jaxsrl.evaluation.load_agent import load_agent
-from jaxsrl.evaluation.record import RecordConfig, record
+from jaxsrl.evaluation.evaluate import evaluate, for_evaluation
+from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
+from jaxsrl.evaluation.record import RecordConfig, record, with_random_actions
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
 from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.runs.read_checkpoint import read_saved_run
@@ -106,8 +107,8 @@ def make_sets(
     """
     metadata = read_saved_run(run).metadata
     random = RecordConfig(env_steps=config.env_steps, epsilon=1.0, seed=config.seed)
-    source = _record_missing(run, out / "random", random, env)
-    random_return = mean_return(source)
+    loaded = load_agent(run, env=env)
+    random_return = _random_return(loaded, _record_missing(loaded, run.name, out / "random", random), show)
     kept = {model.version for model in ModelStore(run / MODELS).models()}
     # A run that rolled back has no models of the versions that it abandoned; without any model, `find` says how to save them.
     evaluations = [each for each in read_evaluations(run) if each.update in kept or not kept]
@@ -121,7 +122,8 @@ def make_sets(
     for number, (name, level) in enumerate((("medium", levels.medium), ("expert", levels.expert)), 1):
         show(f"{name}: update {level.update}, return {level.mean_return:,.1f}")
         play = RecordConfig(env_steps=config.env_steps, mode=mode, seed=config.seed + number)
-        _record_missing(ModelStore(run / MODELS).find(str(level.update)).path, out / name, play, env)
+        model = ModelStore(run / MODELS).find(str(level.update)).path
+        _record_missing(load_agent(model, env=env), model.name, out / name, play)
     count = levels.medium.update * from_json(RunConfig, metadata["experiment"]["run"]).rollout_length
     _write_missing(out / "replay", {"first_steps": count}, lambda path: write_first_steps(out / TRAINING, path, count))
     parts = [out / "medium", out / "expert"]
@@ -142,13 +144,25 @@ def mean_return(dataset: Dataset) -> float:
     return float(np.mean(find_episodes(dataset.steps).returns))
 
 
-def _record_missing(path: Path, out: Path, config: RecordConfig, env: EnvConfig | AnyEnv | None) -> Dataset:
-    """Records the policy of a run or a model unless the set is there."""
-    loaded = load_agent(path, env=env)
+def _random_return(loaded: LoadedAgent, recorded: Dataset, show: Callable[[str], None]) -> float:
+    """Returns the mean return of random actions, in the episodes and rewards of evaluations, to which it is compared."""
+    source = for_evaluation(loaded.source)
+    if source == loaded.source:
+        return mean_return(recorded)
+    show(
+        "evaluation may change episodes or rewards: the returns that count as 0 and as 100 are evaluated, those of the sets are "
+        "of training"
+    )
+    act = with_random_actions(loaded.agent.act, source.spec(), 1.0)
+    return evaluate(loaded.agent._replace(act=act), loaded.params, source).mean_return
+
+
+def _record_missing(loaded: LoadedAgent, name: str, out: Path, config: RecordConfig) -> Dataset:
+    """Records the policy of a run or a model of this name unless the set is there."""
     saved_env = loaded.metadata["experiment"]["env"]
     is_random = config.epsilon == 1.0
     agent_name = "random" if is_random else loaded.agent.name
-    origin = {"run": path.name, "agent": agent_name, "update": loaded.update, _ENV_STEPS: config.env_steps}
+    origin = {"run": name, "agent": agent_name, "update": loaded.update, _ENV_STEPS: config.env_steps}
     wanted = {**origin, "mode": config.mode.value, "seed": config.seed}
     if is_random:
         del wanted["update"]  # a run that was trained further has the same random actions

@@ -12,12 +12,18 @@ from jaxsrl.replay.on_device import GRADIENT_STEPS
 from jaxsrl.replay.state import experience, join_extra, learned_extra
 
 SKIPPED = "learner/nonfinite_update"
-"""Metric of every update: 1 if it was skipped because something in it was not finite, else 0."""
+"""Metric of every update: 1 if it was skipped because something in it was not finite, else 0.
+
+With replay on the host and offline, the share of its gradient steps that were skipped, each alone.
+"""
+
+_ALL = 1.0 - 1e-6  # a share above it is 1: an accelerator may round n / n
 
 
 class SkipCounts(NamedTuple):
     """Skipped and finite updates of a sequence: ints, or int32 scalars on a device.
 
+    An update is skipped if all gradient steps of a policy were. One of which some were skipped and some were not is finite.
     An update in which a policy took no gradient step (replay) counts as neither.
 
     Attributes:
@@ -36,7 +42,7 @@ class SkipCounts(NamedTuple):
 
     def after(self, metrics: Metrics | dict[str, float]) -> "SkipCounts":
         """Returns the counts with one more update, by its metrics: one `SKIPPED`, or one of each policy."""
-        skipped = 1 * (sum(value for name, value in metrics.items() if name.endswith(SKIPPED)) > 0)
+        skipped = 1 * (sum(value > _ALL for name, value in metrics.items() if name.endswith(SKIPPED)) > 0)
         has_learned = math.prod(value > 0 for name, value in metrics.items() if name.endswith(GRADIENT_STEPS))
         finite = (1 - skipped) * has_learned
         newest = (self.newest + skipped) * (1 - finite)

@@ -34,7 +34,7 @@ class LearnerStats:
         reused: updates on a trajectory that was used before.
         skipped: updates that were skipped because they were not finite.
         skipped_span: updates since the first skipped one after the newest finite one; 0 if the newest one is finite.
-        finite: updates with a gradient step that are known to be finite.
+        finite: updates with a gradient step that are known not to be skipped.
         unsaved: checkpoints that could not be written.
     """
 

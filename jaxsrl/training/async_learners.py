@@ -23,6 +23,8 @@ from jaxsrl.machine.lifecycle import Lifecycle
 from jaxsrl.training.run_state import Progress
 
 _WAIT_SECONDS = 0.2
+MOST_AHEAD = 8
+"""Updates that a replica may be ahead of those which `step` has returned; each keeps a copy of its slot."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +37,7 @@ class ReplicaSetup:
         device: of the server.
         max_staleness: gradient steps that a gradient may be behind.
         update_key: the run's key of updates.
+        num_updates: of the whole run; a replica returns after its trajectory of the last one.
         timeout_seconds: longest wait of a replica for another one's call of the server.
     """
 
@@ -43,6 +46,7 @@ class ReplicaSetup:
     device: Device
     max_staleness: int
     update_key: Array
+    num_updates: int
     timeout_seconds: float = 1800.0
 
 
@@ -75,20 +79,27 @@ class AsynchronousLearners(HostLearner):
             self._publish,
             setup.timeout_seconds,
         )
-        self._meshes = setup.meshes
+        self._meshes, self._last = setup.meshes, setup.num_updates
         self._replicas = [
             AsynchronousReplica(setup.steps, mesh, self._server, index, setup.update_key)
             for index, mesh in enumerate(setup.meshes)
         ]
-        self._lock = threading.Condition()  # notified when a replica has noted its metrics
+        self._state: LearnerState | None = None  # None until it is read after an update
+        self._lock = threading.Condition()  # notified when a replica has noted its metrics, and after an update
         self._seen: dict[int, dict[int, SlotViews]] = {}  # by sequence and replica, until every replica is through
         self._skipped: dict[int, list[Metrics]] = {}  # `SKIPPED` of each replica's trajectory, by sequence
         self._started = False
 
     @property
     def state(self) -> LearnerState:  # pyright: ignore[reportIncompatibleVariableOverride]  the server has it
-        """Returns the server's state, with the updates that `step` has returned."""
-        return dataclasses.replace(self._server.state(), num_updates=np.int32(self.num_updates))
+        """Returns the server's state, with the updates that `step` has returned.
+
+        It is the same until `step` returns the next one, although replicas learn on: what a run saves, evaluates and reports of an
+        update must not differ.
+        """
+        if self._state is None:
+            self._state = dataclasses.replace(self._server.state(), num_updates=np.int32(self.num_updates))
+        return self._state
 
     def step(self, observe: ObserveSlots) -> bool:
         # The first call starts the replicas.
@@ -105,12 +116,14 @@ class AsynchronousLearners(HostLearner):
             slots, skipped = self._seen.pop(self.num_updates), self._skipped.pop(self.num_updates)
         observe([slots[index] for index in range(len(self._replicas))])
         self.num_updates += 1
+        self._state = None
         self.stats.updates += 1
         counters = {name: jnp.float32(value) for name, value in self._server.counters.values().items()}
         # Of this update alone: the replicas may be several ahead.
         any_skipped = jax.tree.map(lambda *flags: jnp.stack(flags).max(), *skipped)
         with self._lock:
             self.metrics = metrics = {**self.metrics, **counters, **any_skipped}
+            self._lock.notify_all()
         if self._watch is not None:
             # Not `self.metrics`: a replica that is ahead may have replaced it.
             self.too_many_nonfinite = self._watch.observe(metrics, (), wait=True)
@@ -135,7 +148,7 @@ class AsynchronousLearners(HostLearner):
         return [
             f"replica {index} has not completed its trajectory of update {count + 1}"
             for index, count in enumerate(completed)
-            if count <= self.num_updates
+            if count <= self.num_updates and count < self._last
         ]
 
     def restore_learned(self, learned: LearnerState) -> None:
@@ -157,8 +170,8 @@ class AsynchronousLearners(HostLearner):
         """Runs a replica, in its own thread."""
         source, mesh, replica = self._source, self._meshes[index], self._replicas[index]
         should_stop = self._lifecycle.should_stop
-        while not should_stop():
-            sequence = source.acquire_replica(index, _WAIT_SECONDS)
+        while not should_stop() and self._server.trajectories_completed(index) < self._last:
+            sequence = source.acquire_replica(index, _WAIT_SECONDS) if self._wait_turn(index) else None
             if sequence is None:
                 continue
             start = time.perf_counter()
@@ -171,6 +184,15 @@ class AsynchronousLearners(HostLearner):
             # Before the slot is given back: afterwards its versions may be those of a later sequence.
             self._measure(slot, sequence, metrics, time.perf_counter() - start)
             source.release_replica(index, sequence)
+
+    def _wait_turn(self, index: int) -> bool:
+        """Returns whether a replica may learn from its next trajectory; waits briefly while it is too far ahead."""
+
+        def may_learn() -> bool:
+            return self._server.trajectories_completed(index) < self.num_updates + MOST_AHEAD
+
+        with self._lock:
+            return self._lock.wait_for(may_learn, _WAIT_SECONDS)
 
     def _measure(self, slot: SlotViews, sequence: int, metrics: Metrics, seconds: float) -> None:
         count = len(self._replicas)

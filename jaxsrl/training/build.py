@@ -113,5 +113,5 @@ def make_learner(
         raise UserError(f"plan {plan.name}: asynchronous replicas need environment processes of their own")
     meshes = [LearnerMesh([device]) for device in device_of_each_replica(plan.learner)]
     limit = setup.config.stall_timeout_seconds
-    replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key, limit)
+    replicas = ReplicaSetup(steps, meshes, device, gradients.max_lag, update_key, setup.config.num_updates, limit)
     return AsynchronousLearners(replicas, source, progress, setup.lifecycle, watch)

@@ -87,7 +87,7 @@ def test_other_rows_of_a_vector_environment_complete_the_step(kind):
     spec = row_spec("Data", array_spec("observation", observed, "Data"), array_spec("action", acted, "Data"))
     source = VectorRowsSource(makers, spec, (observed, acted), True, AutoresetMode.NEXT_STEP, False, False)
     rows, out = source.make_rows(range(4), None, True), results_of(4)
-    reset = MaskedReset((None,) * 4, options=(cloudpickle.dumps(None),) * 4)
+    reset = MaskedReset((None,) * 4, pickled_options=(cloudpickle.dumps(None),) * 4)
     for _ in range(2):  # a reset continues after the exceptions
         rows.reset(reset, out)
         for _ in range(3):

@@ -1,6 +1,7 @@
 """Datasets on disk: writing in pieces, interruption, damage, episodes and merging."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from envpool_bridge.spec.specs import ArraySpec
 from jaxsrl.datasets.dataset import describe, find_damage, find_episodes, open_dataset
 from jaxsrl.datasets.episodes import merge
 from jaxsrl.datasets.hindsight import episode_values
-from jaxsrl.datasets.manifest import CorruptDatasetError, Manifest, leaf_file
+from jaxsrl.datasets.manifest import MANIFEST, CorruptDatasetError, Manifest, leaf_file
 from jaxsrl.datasets.writer import DatasetWriter, _LeafFile
 from tests.support.dataset_steps import EXTRAS, ROWS, SPEC, assert_equal, part, random_steps, write
 
@@ -115,6 +116,32 @@ def test_a_damaged_shard_is_named(tmp_path):
         open_dataset(tmp_path / "set")
     file.unlink()
     with pytest.raises(CorruptDatasetError, match=r"reward\.npy cannot be read"):
+        open_dataset(tmp_path / "set")
+
+
+def test_a_damaged_observation_after_the_last_step_is_named(tmp_path):
+    path = write(tmp_path / "set", random_steps(100), [20] * 5, shard_bytes=1).path
+    for name in ("observation/c", "is_first"):
+        data = bytearray((path / leaf_file(name)).read_bytes())
+        data[-1] ^= 1
+        (path / leaf_file(name)).write_bytes(data)
+    lines = sorted(line.removeprefix(str(path)) for line in find_damage(path))
+    assert lines == [
+        f"/{leaf_file(name)}: the value after the last step of each row is damaged"
+        for name in ("is_first", "observation/c")
+    ]
+    # Earlier versions stored no such checksum.
+    manifest = json.loads((path / MANIFEST).read_text())
+    for shard in manifest["shards"]:
+        del shard["tails"]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    assert list(find_damage(path)) == []
+
+
+def test_a_damaged_manifest_is_named(tmp_path):
+    file = write(tmp_path / "set", random_steps(5), [5]).path / MANIFEST
+    file.write_bytes(file.read_bytes().replace(b"env", b"\xffnv", 1))
+    with pytest.raises(CorruptDatasetError, match=r"manifest\.json cannot be read"):
         open_dataset(tmp_path / "set")
 
 

@@ -1,5 +1,6 @@
 """Datasets in Minari's format: exact round trips, and sets that minari itself recorded."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import AgentSpec
 from jaxsrl.datasets.dataset import find_episodes, open_dataset
 from jaxsrl.datasets.minari import from_minari, to_minari
 from jaxsrl.datasets.writer import DatasetWriter, leaf_arrays
@@ -118,6 +120,38 @@ def test_a_dataset_that_minari_recorded_is_read(tmp_path):
         np.testing.assert_array_equal(ours["terminated"], theirs.terminations)
     spec = GymnasiumSource(lambda: gymnasium.make("CartPole-v1"), "CartPole-v1").spec()
     assert dataset.manifest.spec.observation == spec.observation
-    assert dataset.manifest.env == {"id": "CartPole-v1"}
+    assert dataset.manifest.env == {"id": "CartPole-v1", "suite": "gymnasium"}
     with pytest.raises(UserError, match="no local Minari dataset 'none/at-all-v0'"):
         from_minari("none/at-all-v0", tmp_path / "none")
+
+
+@pytest.mark.usefixtures("minari_root")
+@pytest.mark.parametrize(
+    ("env", "kwargs"),
+    [
+        (
+            {"id": "CartPole-v1", "kwargs": '{"sutton_barto_reward": true}', "suite": "auto"},
+            {"sutton_barto_reward": True},
+        ),
+        ({"id": "CartPole-v1", "kwargs": '{"max_episode_steps": 9}', "suite": "gymnasium"}, {}),
+        ({"id": "CartPole-v1", "kwargs": "{}", "suite": "jax"}, None),
+    ],
+)
+def test_arguments_of_the_environment_are_converted(tmp_path, env, kwargs):
+    import minari
+
+    to_minari(write(tmp_path / "ours", random_steps(50), [50], env=env), "jaxsrl/test/random-v0")
+    env_spec = minari.load_dataset("jaxsrl/test/random-v0").spec.env_spec
+    assert kwargs == (None if env_spec is None else env_spec.kwargs)
+    assert env_spec is None or env_spec.max_episode_steps == (500 if kwargs else 9)
+    from_minari("jaxsrl/test/random-v0", tmp_path / "back")
+    assert open_dataset(tmp_path / "back").manifest.env == (None if kwargs is None else {**env, "suite": "gymnasium"})
+
+
+@pytest.mark.usefixtures("minari_root")
+def test_episodes_of_agents_are_not_converted(tmp_path):
+    ours = write(tmp_path / "ours", random_steps(50), [50])
+    agents = tuple(AgentSpec(name, SPEC.observation, SPEC.action) for name in "abc")
+    manifest = dataclasses.replace(ours.manifest, spec=dataclasses.replace(SPEC, agents=agents))
+    with pytest.raises(UserError, match="no episodes of several agents: .*ours has 3 of them"):
+        to_minari(dataclasses.replace(ours, manifest=manifest), "jaxsrl/test/agents-v0")

@@ -1,18 +1,24 @@
-"""Recording of a number of env steps."""
+"""Recording: its length, its episodes and its random actions."""
 
 import os
+from functools import partial
+from typing import ClassVar
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.api import Mode
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
+from envpool_bridge.envs.io.spaces import spec_of_spaces
 from jaxsrl.datasets.dataset import find_episodes, open_dataset
 from jaxsrl.datasets.writer import DatasetWriter
 from jaxsrl.envs.registry import make_env
-from jaxsrl.evaluation.record import RecordConfig, record
+from jaxsrl.evaluation.evaluate import evaluate
+from jaxsrl.evaluation.record import RecordConfig, record, with_random_actions
 
 
 class ShortOrLong(gymnasium.Env):
@@ -62,3 +68,59 @@ def test_an_interrupted_recording_has_another_name(tmp_path, monkeypatch):
     assert len(find_episodes(open_dataset(tmp_path / ".set.partial" / "set").steps).returns) == 1
     assert len(find_episodes(record_some(tmp_path / "set").steps).returns) >= 8
     assert os.listdir(tmp_path) == ["set"]
+
+
+class Starts(ShortOrLong):
+    """Episodes of one step, whose first observations are kept in `seen`."""
+
+    seen: ClassVar[list[float]] = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 1
+        self.seen.append(self.np_random.random())
+        return np.array([self.seen[-1]], np.float32), {}
+
+
+def test_recordings_have_other_episodes_than_evaluations(tmp_path, monkeypatch):
+    def starts(play):
+        with monkeypatch.context() as patched:
+            patched.setattr(Starts, "seen", [])
+            play()
+            return Starts.seen
+
+    source = make_env(Starts)
+    agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(4,)))
+    params = agent.init(jax.random.key(0)).params
+    config = RecordConfig(episodes=20, max_rows=4)
+    first, again = (starts(partial(record, agent, params, source, tmp_path / name, config)) for name in ("a", "b"))
+    evaluated = starts(partial(evaluate, agent, params, source, episodes=20, max_rows=4))
+    assert first == again
+    assert min(len(set(first)), len(set(evaluated))) >= 20
+    assert not set(first) & set(evaluated)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ([-1.0, -np.inf], [1.0, np.inf]),
+        ([-1.0, 0.0], [1.0, np.inf]),
+        ([0.0, 0.0], [np.inf, np.inf]),
+        ([-np.inf, -3.0], [2.0, -1.0]),
+        ([-np.inf, -np.inf], [np.inf, np.inf]),
+    ],
+)
+def test_random_actions_are_those_of_gymnasiums_boxes(low, high):
+    box = gymnasium.spaces.Box(np.array(low, np.float32), np.array(high, np.float32), seed=0)
+    spec = spec_of_spaces(ShortOrLong.observation_space, box, "Box-v0", 1)
+
+    def no_action(params, observation, state, is_first, keys, mode):
+        return jnp.zeros((len(keys), 2)), {}, state
+
+    keys = jax.random.split(jax.random.key(0), 4000)
+    act = with_random_actions(no_action, spec, 1.0)
+    actions = np.asarray(act({}, np.zeros((4000, 1)), (), None, keys, Mode.GREEDY)[0])
+    assert all(box.contains(action) for action in actions)
+    theirs = np.array([box.sample() for _ in range(4000)])
+    for quantile in (0.1, 0.5, 0.9):
+        np.testing.assert_allclose(*(np.quantile(each, quantile, axis=0) for each in (actions, theirs)), atol=0.15)

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 import sys
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.config.serialization import to_json
 from jaxsrl.datasets.dataset import open_dataset
 from jaxsrl.evaluation.record import RecordConfig, record
-from jaxsrl.evaluation.standard_sets import SETS, TRAINING, SetsConfig, make_sets
+from jaxsrl.evaluation.standard_sets import SETS, TRAINING, SetsConfig, make_sets, mean_return
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.training.run_state import state_to_arrays
@@ -61,7 +62,7 @@ def evaluate(out, update, mean):
     append_evaluation(out / "run", Evaluation(update, update, update, "greedy", mean, 0.0, mean, mean, 1.0, 10, 0, 0.0))
 
 
-def write(out, sizes=SIZES, env: EnvConfig | None = ENV, show=lambda line: None):
+def write(out, sizes=SIZES, env=ENV, show=lambda line: None):
     return make_sets(out / "run", out, sizes, show, env)
 
 
@@ -72,8 +73,23 @@ def test_sets_are_played_in_the_experiments_environment(out):
     lines = []
     rows = write(out, show=lines.append)
     assert any("medium and expert are one version, update 1" in line for line in lines)
+    assert not any("evaluation may change" in line for line in lines)
     assert [row["set"] for row in rows] == list(SETS)
     assert open_dataset(out / "expert").manifest.env == to_json(ENV)
+
+
+def make_shorter_env():
+    return gymnasium.make("CartPole-v1", max_episode_steps=3)
+
+
+@pytest.mark.slow
+def test_levels_and_scores_compare_evaluated_returns(out):
+    lines = []
+    write(out, env=dataclasses.replace(ENV.source(), evaluation_env=make_shorter_env), show=lines.append)
+    manifest = open_dataset(out / "random").manifest
+    assert (manifest.score_random, manifest.score_expert) == (3.0, 100.0)
+    assert mean_return(open_dataset(out / "random")) == 5.0
+    assert any("evaluation may change episodes or rewards" in line for line in lines)
 
 
 @pytest.mark.slow

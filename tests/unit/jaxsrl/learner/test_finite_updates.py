@@ -140,15 +140,15 @@ def test_span_grows_past_the_limit_until_an_update_is_finite():
 
 
 def test_counts_are_the_same_on_host_and_device():
-    """All sequences of four updates: skipped, finite, without a gradient step."""
+    """All sequences of four updates: skipped, finite, skipped in part, without a gradient step."""
     on_device = jax.jit(lambda counts, metrics: counts.after(metrics))
-    for kinds in itertools.product(((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)), repeat=4):
+    for kinds in itertools.product(((1.0, 1.0), (0.0, 1.0), (0.5, 2.0), (0.0, 0.0)), repeat=4):
         counts, device = SkipCounts(), SkipCounts(*[jnp.int32(0)] * 5)
         for skipped, steps in kinds:
             counts = counts.after({SKIPPED: skipped, GRADIENT_STEPS: steps})
             device = on_device(device, {SKIPPED: jnp.float32(skipped), GRADIENT_STEPS: jnp.float32(steps)})
         assert counts == tuple(map(int, device))  # ints of the host
-        rows = "".join("s" if skipped else "f" for skipped, steps in kinds if steps).split("f")
+        rows = "".join("s" if skipped == 1.0 else "f" for skipped, steps in kinds if steps).split("f")
         expected = sum(map(len, rows)), len(rows) - 1, len(rows[0]), len(rows[-1]), max(map(len, rows))
         assert counts == expected
 
@@ -183,6 +183,14 @@ def test_no_file_is_written_of_a_batch_that_is_on_devices_alone(tmp_path):
 def test_of_several_policies_any_one_counts():
     watch = FiniteWatch(1)
     assert watch.observe({f"a/{SKIPPED}": np.float32(0.0), f"b/{SKIPPED}": np.float32(1.0)}, (), wait=True)
+
+
+def test_an_update_is_skipped_if_all_its_gradient_steps_were():
+    watch, steps = FiniteWatch(1), {GRADIENT_STEPS: np.float32(1000.0)}
+    assert not watch.observe({SKIPPED: np.float32(0.999), **steps}, (), wait=True)
+    assert not watch.observe({f"a/{SKIPPED}": np.float32(0.5), f"b/{SKIPPED}": np.float32(0.5), **steps}, (), wait=True)
+    assert (watch.skipped, watch.finite) == (0, 2)
+    assert watch.observe({SKIPPED: np.nextafter(np.float32(1.0), np.float32(0.0)), **steps}, (), wait=True)
 
 
 def test_the_batch_that_was_too_many_is_written(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from agents.api import Mode
 from agents.dqn import DQNConfig, make_dqn
 from agents.networks.config import NetworkConfig
+from agents.offline.decision_transformer import DecisionTransformerConfig, make_decision_transformer
 from agents.ppo import PPOConfig, make_ppo
 from agents.r2d2 import R2D2Config, make_r2d2
 from agents.sac import SACConfig, make_sac
@@ -42,6 +43,15 @@ CASES = {
     "r2d2": (make_r2d2, R2D2Config(), DISCRETE, {"core": "lstm"}),
     "sac": (make_sac, SACConfig(), BOX, {}),
     "td3": (make_td3, TD3Config(), BOX, {}),
+}
+
+
+# Observations are a dictionary with the last reward.
+TRANSFORMED = {
+    "discrete": EnvSpec(
+        "Discrete-v0", {"last_reward": ArraySpec((), "float32"), "observation": VECTOR}, DiscreteSpec(4)
+    ),
+    "box": EnvSpec("Box-v0", {"last_reward": ArraySpec((), "float32"), "observation": VECTOR}, BOX.action),
 }
 
 
@@ -90,6 +100,27 @@ def test_jax_policy_is_bit_equal_to_the_agent(tmp_path, case):
     }
     sampled = [load_policy(out, sample=True, seed=seed)(np.ones((64, *spec.observation.shape)))[0] for seed in (0, 1)]
     assert not np.array_equal(*sampled)
+
+
+@pytest.mark.parametrize("to", ["numpy", "jax"])
+@pytest.mark.parametrize("case", TRANSFORMED)
+def test_a_decision_transformer_is_exported(tmp_path, case, to):
+    if to == "jax":
+        pytest.importorskip("flatbuffers", reason="jax.export needs flatbuffers")
+    spec = TRANSFORMED[case]
+    config = DecisionTransformerConfig(context_length=3, num_layers=1, embedding_size=8, target_return=5.0)
+    agent = make_decision_transformer(config, spec, SMALL)
+    params = agent.init(jax.random.key(1)).params
+    policy = load_policy(export_policy(agent, params, spec, tmp_path / "out", to=to))
+    observation, is_first = {"last_reward": np.ones(6, np.float32), "observation": np.ones((6, 3), np.float32)}, True
+    state, own_state, keys = None, agent.initial_agent_state(6), jax.random.split(jax.random.key(0), 6)
+    for _ in range(5):  # more steps than the context has
+        action, state = policy(observation, state)
+        firsts = np.full(6, is_first)
+        expected, _, own_state = agent.act(params, observation, own_state, firsts, keys, Mode.GREEDY)
+        np.testing.assert_allclose(action, expected, rtol=1e-4, atol=1e-4)
+        is_first = False
+        observation = {name: value * 0.5 for name, value in observation.items()}
 
 
 def test_unsupported_policies_are_rejected_before_files(tmp_path):

@@ -1,4 +1,7 @@
-"""What asynchronous replicas record: the lag of the slot that was learned from, not of what fills it next, and skipped updates."""
+"""What asynchronous replicas record: the lag of the slot that was learned from, not of what fills it next, and skipped updates.
+
+How far they learn: not past the last update, and not far past the one that the run has seen.
+"""
 
 import threading
 from types import SimpleNamespace
@@ -17,7 +20,7 @@ from jaxsrl.learner.finite_watch import FiniteWatch
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.devices import run_devices
 from jaxsrl.machine.lifecycle import Lifecycle
-from jaxsrl.training.async_learners import AsynchronousLearners, ReplicaSetup
+from jaxsrl.training.async_learners import MOST_AHEAD, AsynchronousLearners, ReplicaSetup
 
 SPEC = EnvSpec("test", ArraySpec((2,), "float32"), DiscreteSpec(2))
 FIRST, VERSION = 3, 1
@@ -70,7 +73,7 @@ class SlotsOfTwo:
             self.first_released.set()
 
 
-def learners_on(source, num_replicas, watch=None):
+def learners_on(source, num_replicas, watch=None, last=1000):
     """Learners of one gradient step, which adds up rewards, and their lifecycle."""
     optimizer = optax.sgd(0.1)
     steps = GradientSteps(
@@ -87,7 +90,7 @@ def learners_on(source, num_replicas, watch=None):
     state = LearnerState(params, optimizer.init(params), jnp.int32(FIRST), jnp.int32(0))
     (device, *_), lifecycle = run_devices("cpu"), Lifecycle()
     meshes = [LearnerMesh([device]) for _ in range(num_replicas)]
-    setup = ReplicaSetup(steps, meshes, device, 1, jnp.zeros(2, jnp.uint32))
+    setup = ReplicaSetup(steps, meshes, device, 1, jnp.zeros(2, jnp.uint32), last)
     progress = SimpleNamespace(state=state, previous_params=None)
     return AsynchronousLearners(setup, source, progress, lifecycle, watch), lifecycle
 
@@ -139,5 +142,34 @@ def test_skips_in_a_row_count_where_replicas_are_ahead():
         step_once(learners, lifecycle)
         too_many.append(learners.too_many_nonfinite)
     assert (learners.stats.skipped, too_many[-1]) == (3, True)
+    lifecycle.join()
+    lifecycle.raise_error()
+
+
+def test_replicas_return_after_the_last_update():
+    source = SlotsOfTwo(1000)
+    learners, lifecycle = learners_on(source, 2, last=FIRST + 2)
+    while learners.num_updates < FIRST + 2:
+        step_once(learners, lifecycle)
+    for thread in lifecycle._threads:
+        thread.join(60.0)
+    assert not any(thread.is_alive() for thread in lifecycle._threads)
+    assert (source.num_taken, learners._seen, learners.waits()) == ([2, 2], {}, [])
+    lifecycle.join()
+    lifecycle.raise_error()
+
+
+def test_state_stays_until_the_next_update_is_seen():
+    learners, lifecycle = learners_on(SlotsOfTwo(1000), 2)
+    step_once(learners, lifecycle)
+    state, params = learners.state, np.asarray(learners.state.params["w"])
+    newest = FIRST + 1 + MOST_AHEAD
+    assert learners._server.wait_update(newest - 1, 60.0) == newest
+    assert learners._server.wait_update(newest, 0.5) == newest  # no further ahead
+    assert len(learners._seen) == MOST_AHEAD
+    np.testing.assert_array_equal(learners.state.params["w"], params)
+    assert np.any(learners._server.state().params["w"] != params)
+    step_once(learners, lifecycle)
+    assert (int(state.num_updates), int(learners.state.num_updates)) == (FIRST + 1, FIRST + 2)
     lifecycle.join()
     lifecycle.raise_error()
