@@ -29,7 +29,7 @@ from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.networks.gaussian_actor import GaussianActor, make_gaussian_actor
 from agents.networks.state_value import StateValue, make_state_value
 from agents.ops import validate
-from agents.ops.action_scaling import ContinuousActions, continuous_actions, standard_normal
+from agents.ops.action_scaling import ContinuousActions, continuous_actions
 from agents.ops.gradient_descent import descend
 from agents.ops.n_step import Transitions, first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig, make_optimizers
@@ -55,7 +55,6 @@ class IQLConfig:
         inverse_temperature: beta, per reward unit: factor of advantages in the weights of recorded actions (10 for AntMaze).
         max_weight: Largest weight of a recorded action.
         deterministic: Whether the policy is its mean, which a squared error fits to recorded actions, instead of a Gaussian.
-        exploration_noise: Standard deviation of the Gaussian noise on a deterministic policy's actions during training.
         actor_learning_rate: Initial learning rate of the actor.
         critic_learning_rate: Initial learning rate of the critics.
         value_learning_rate: Initial learning rate of V.
@@ -74,7 +73,6 @@ class IQLConfig:
     inverse_temperature: float = 3.0
     max_weight: float = 100.0
     deterministic: bool = False
-    exploration_noise: float = 0.0
     actor_learning_rate: float = 3e-4
     critic_learning_rate: float = 3e-4
     value_learning_rate: float = 3e-4
@@ -86,7 +84,7 @@ class IQLConfig:
     def __post_init__(self) -> None:
         validate.at_least_one(self, "num_critics")
         validate.positive(self, "actor_learning_rate", "critic_learning_rate", "value_learning_rate", "max_weight")
-        validate.not_negative(self, "inverse_temperature", "exploration_noise")
+        validate.not_negative(self, "inverse_temperature")
         validate.fraction(self, "discount", "expectile")
         validate.fraction(self, "tau", above_zero=True)
         validate.uniform_replay(self, "IQL")
@@ -182,15 +180,10 @@ def act(
     keys: Array,
     mode: Mode,
 ) -> tuple[Action, dict[str, Array], AgentState]:
-    """Returns actions [B, ...] of the policy: its mean when greedy, otherwise samples, of a deterministic policy with noise."""
+    """Returns actions [B, ...] of the policy: its mean when greedy or deterministic, otherwise samples."""
     del is_first
-    if mode is Mode.GREEDY:
-        unit = iql.actor.mean(params, observation)
-    elif iql.config.deterministic:
-        noise = iql.config.exploration_noise * standard_normal(keys, iql.actions.size)
-        unit = jnp.clip(iql.actor.mean(params, observation) + noise, -1.0, 1.0)
-    else:
-        unit = iql.actor.sample(params, observation, keys)
+    greedy = mode is Mode.GREEDY or iql.config.deterministic
+    unit = iql.actor.mean(params, observation) if greedy else iql.actor.sample(params, observation, keys)
     return iql.actions.from_unit(unit), {}, agent_state
 
 

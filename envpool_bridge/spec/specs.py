@@ -214,8 +214,13 @@ def _zeros(lead: tuple[int, ...], leaf: LeafSpec) -> np.ndarray:
 
 
 def describe_leaves(field: str, spec: SpecTree) -> str:
-    """Formats each leaf's name, shape and dtype, for messages."""
-    return ", ".join(f"{shown_path(field, path)} {leaf.shape} {leaf.dtype}" for path, leaf in items(spec))
+    """Formats each leaf's name, shape and dtype, and the number of discrete values and the smallest, for messages."""
+
+    def form(leaf: LeafSpec) -> str:
+        values = "" if isinstance(leaf, ArraySpec) else f" {leaf.num_values} from {leaf.start}"
+        return f"{leaf.shape} {leaf.dtype}{values}"
+
+    return ", ".join(f"{shown_path(field, path)} {form(leaf)}" for path, leaf in items(spec))
 
 
 def has_floats(spec: SpecTree) -> bool:

@@ -3,15 +3,13 @@
 import numpy as np
 
 from envpool_bridge.spec.specs import ArraySpec, LeafSpec, SpecTree
-from envpool_bridge.spec.tree import items, leaves, map_leaves, shown_path
+from envpool_bridge.spec.tree import leaves, map_leaves
 
 
 def same_values(one: SpecTree, other: SpecTree) -> bool:
-    """Returns whether two specs have the same leaves: stored shapes, dtypes, numbers of actions and the smallest ones.
+    """Returns whether two specs have the same leaves: stored shapes and dtypes, numbers of discrete values and the smallest.
 
-    The bounds of arrays may differ.
-
-    The dtype before storing may differ: a converted file has that of the file, an environment its own.
+    The bounds of arrays may differ. The dtype before storing may differ too: a converted file has that of the file.
     """
 
     def form(leaf: LeafSpec) -> tuple[object, ...]:
@@ -19,16 +17,6 @@ def same_values(one: SpecTree, other: SpecTree) -> bool:
         return (leaf.stored_shape, leaf.dtype, *discrete)
 
     return map_leaves(form, one) == map_leaves(form, other)
-
-
-def describe_values(field: str, spec: SpecTree) -> str:
-    """Formats what `same_values` compares of each leaf, for messages."""
-
-    def form(leaf: LeafSpec) -> str:
-        discrete = "" if isinstance(leaf, ArraySpec) else f" {leaf.num_values} from {leaf.start}"
-        return f"{leaf.shape} {leaf.dtype}{discrete}"
-
-    return ", ".join(f"{shown_path(field, path)} {form(leaf)}" for path, leaf in items(spec))
 
 
 def same_bounds(one: ArraySpec, other: ArraySpec) -> bool:

@@ -285,7 +285,7 @@ def _store(run: ActiveRun) -> ModelStore:
 
 def _unpin(run: ActiveRun, version: int) -> None:
     store = _store(run)
-    with run.log_failed_write(f"the tag {PENDING}{version}"):
+    with run.log_failed_write(f"the removal of tag {PENDING}{version}"):
         with contextlib.suppress(UserError):  # a user removed the tag
             store.untag(f"{PENDING}{version}")
         store.collect_garbage(run.config.checkpoint.models_to_keep)

@@ -8,12 +8,12 @@ import numpy as np
 
 from agents.api import EPISODE_STEP, RETURN_TO_GO, AnyAgent, Replay, ReplayAgent, Trajectory
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, EnvSpec, num_frames
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, describe_leaves, num_frames
 from envpool_bridge.spec.tree import items, leaves, shown_path
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.parts import DatasetConfig
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.datasets.compare import describe_values, same_bounds, same_values
+from jaxsrl.datasets.compare import same_bounds, same_values
 from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.hindsight import episode_values, with_last_step
 from jaxsrl.plan.passes.replay import replays_on_host
@@ -78,8 +78,8 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
         own, other = getattr(spec, part), getattr(recorded, part)
         if not same_values(own, other):
             raise UserError(
-                f"dataset {path}: expected the {part} of {spec.env_id}, {describe_values(part, own)}: got "
-                f"{describe_values(part, other)} of {recorded.env_id}"
+                f"dataset {path}: expected the {part} of {spec.env_id}, {describe_leaves(part, own)}: got "
+                f"{describe_leaves(part, other)} of {recorded.env_id}"
             )
     _validate_bounds(path, spec, recorded)
     given = {RETURN_TO_GO, EPISODE_STEP} if agent.data.whole_episodes else set()

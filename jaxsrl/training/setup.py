@@ -31,7 +31,7 @@ class RunReport:
         stopped_by: the signal that ended it early, or "".
         stop_reason: why a stop rule or a callback ended it, or "".
         wrote_directory: whether this process wrote `directory`: of several learner processes, process 0 does.
-        env_steps_before: of them, those of earlier processes of this run.
+        env_steps_before: environment steps that earlier processes of this run have done.
     """
 
     directory: Path

@@ -134,16 +134,6 @@ def test_iql_step_is_that_of_its_equations(deterministic):
     assert np.array_equal(greedy, sampled) == deterministic
 
 
-def test_a_deterministic_iql_policy_explores_with_noise():
-    agent = make_iql(IQLConfig(REPLAY, RAW, deterministic=True, exploration_noise=0.1), SPEC, NETWORK)
-    params, rows = start(agent).params, 4_000
-    observation = jnp.zeros((rows, *SPEC.observation.shape))
-    keys, first = jax.random.split(KEY, rows), jnp.zeros(rows, bool)
-    greedy, sampled = (agent.act(params, observation, (), first, keys, mode)[0] for mode in (Mode.GREEDY, Mode.SAMPLE))
-    np.testing.assert_allclose(np.mean(sampled - greedy, axis=0), 0.0, atol=0.01)
-    np.testing.assert_allclose(np.std(sampled - greedy, axis=0), 0.2, rtol=0.05)  # actions reach from -2 to 2
-
-
 def test_td3_bc_actor_is_pulled_to_recorded_actions():
     config = TD3BCConfig(REPLAY, RAW, policy_delay=1, target_noise=0.0, actor_learning_rate=RATE, value_weight=1.5)
     agent = make_td3_bc(config, SPEC, NETWORK)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
-from jaxsrl.datasets.compare import describe_values, same_values
+from envpool_bridge.spec.specs import AgentSpec, ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec, describe_leaves
+from jaxsrl.datasets.compare import same_values
 from jaxsrl.datasets.dataset import find_episodes, open_dataset
 from jaxsrl.datasets.episodes import episode_steps, merge
 from jaxsrl.datasets.manifest import Manifest
@@ -61,7 +61,7 @@ def test_a_converted_file_demonstrates_in_an_environment(tmp_path):
 def test_actions_that_begin_elsewhere_are_others(one, other):
     assert same_values({"a": one}, {"a": one})
     assert not same_values({"a": one}, {"a": other})
-    assert describe_values("action", one) != describe_values("action", other)
+    assert describe_leaves("action", one) != describe_leaves("action", other)
 
 
 def test_datasets_of_other_environments_are_not_merged(tmp_path):

@@ -91,7 +91,7 @@ def test_frozen_models_end_no_run(run):
     assert store.tags() == {BEST: 6, "pending-8": 8}
     first, *_, last = run.lines
     assert first.startswith("the model of update 9 was not saved: the models in")
-    assert last.startswith("the tag pending-8 was not saved")
+    assert last.startswith("the removal of tag pending-8 was not saved")
 
 
 def test_a_complete_run_looks_for_its_newest_version(run):
