@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from agents.api import Array
 
-_ROUNDING = 1e-6  # of float32 numbers and their means, as a share of them
+_ROUNDING = float(jnp.finfo(jnp.float32).eps)  # of numbers, as a share of them
 
 
 def gae(

@@ -88,8 +88,8 @@ class EvaluateWhileTraining(Callback):
         left = [each for each in self._done.values() if each.mode == mode and each.update in noted]
         self._best = max(left, key=lambda each: each.rank, default=None)
         if self._best is not None and store.tags().get(BEST) != self._best.update:
-            with run.log_failed_write(f"the tag {BEST}"):
-                store.tag(BEST, str(self._best.update))
+            best = str(self._best.update)
+            run.try_write(f"the tag {BEST}", lambda: store.tag(BEST, best))
 
     def on_stop(self, run: ActiveRun, reason: str) -> None:
         del reason
@@ -193,22 +193,28 @@ class EvaluateWhileTraining(Callback):
         values |= {"update": task.update, "env_steps": env_steps, "frames": env_steps * run.spec.action_repeat}
         evaluation = Evaluation(mode=task.mode, stage=task.stage, **values)
         self._done[task.update, task.mode] = evaluation
-        run.report_evaluation(evaluation)
-        self._publish(run, evaluation, must_write=True)
-        self._release(run, task)
+        is_saved = run.report_evaluation(evaluation)
+        if self._publish(run, evaluation, must_write=True) and is_saved:
+            self._release(run, task)  # otherwise the next process completes it
 
-    def _publish(self, run: ActiveRun, evaluation: Evaluation, must_write: bool) -> None:
-        """Notes a return at its version, and moves the tag of the best one; a killed process may have done neither."""
+    def _publish(self, run: ActiveRun, evaluation: Evaluation, must_write: bool) -> bool:
+        """Notes a return at its version, and moves the tag of the best one; a killed process may have done neither.
+
+        Returns:
+            Whether nothing is left to write.
+        """
         if evaluation.mode != run.config.eval.modes[0]:
-            return
+            return True
         is_best = self._best is None or evaluation.rank > self._best.rank
         if is_best:
             self._best = evaluation
-        if must_write:
-            with run.log_failed_write(f"the return of update {evaluation.update}"):
-                _store(run).annotate(evaluation.update, **{RETURN: evaluation.mean_return})
-                if is_best:
-                    _store(run).tag(BEST, str(evaluation.update))
+
+        def write() -> None:
+            _store(run).annotate(evaluation.update, **{RETURN: evaluation.mean_return})
+            if is_best:
+                _store(run).tag(BEST, str(evaluation.update))
+
+        return not must_write or run.try_write(f"the return of update {evaluation.update}", write)
 
     def _release(self, run: ActiveRun, task: "_Task") -> None:
         """Unpins the version of a finished task, unless another mode still needs it."""
@@ -285,7 +291,10 @@ def _store(run: ActiveRun) -> ModelStore:
 
 def _unpin(run: ActiveRun, version: int) -> None:
     store = _store(run)
-    with run.log_failed_write(f"the removal of tag {PENDING}{version}"):
+
+    def write() -> None:
         with contextlib.suppress(UserError):  # a user removed the tag
             store.untag(f"{PENDING}{version}")
         store.collect_garbage(run.config.checkpoint.models_to_keep)
+
+    run.try_write(f"the removal of tag {PENDING}{version}", write)

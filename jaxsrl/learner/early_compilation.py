@@ -8,6 +8,8 @@ from agents.api import LearnerState, Metrics, Trajectory
 from jaxsrl.learner.mesh import KeyedUpdate
 from jaxsrl.machine.lifecycle import exit_without
 
+_EXIT_SECONDS = 30.0
+
 
 class EarlyUpdate:
     """An update that a thread makes while the run starts; its first call waits for that, and raises its error.
@@ -20,7 +22,7 @@ class EarlyUpdate:
     def __init__(self, make: Callable[[], KeyedUpdate]) -> None:
         self._made: Future[KeyedUpdate] = Future()
         self._thread = threading.Thread(target=self._run, args=(make,), name="compile update", daemon=True)
-        exit_without(self._thread)
+        exit_without(self._thread, wait_seconds=_EXIT_SECONDS)
         self._thread.start()
 
     def __call__(self, state: LearnerState, batch: Trajectory) -> tuple[LearnerState, Metrics]:

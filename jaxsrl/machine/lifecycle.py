@@ -24,7 +24,7 @@ _JOIN_SECONDS = 30.0
 _UNREAD_SECONDS = 1.0
 _SAME_SECONDS = 1.0  # repeats of a signal within this time are one request
 _LOST = select.POLLERR | select.POLLHUP | select.POLLNVAL
-_stuck: list[threading.Thread] = []  # of this process's runs
+_stuck: dict[threading.Thread, float] = {}  # of this process's runs, with the seconds that its end waits for them
 
 T = TypeVar("T")
 
@@ -113,12 +113,18 @@ def call_in_thread(function: Callable[[], T], name: str) -> "Future[T]":
     return result
 
 
-def exit_without(*threads: threading.Thread) -> None:
+def exit_without(*threads: threading.Thread, wait_seconds: float = 0.0) -> None:
     """Makes the end of this process skip Python's clean-up, which would remove objects that these threads use, if they still run.
 
-    After an uncaught error the process ends at once with status 1; otherwise it waits for the threads first, up to 30 s.
+    The process then ends with status 1, or that of `exit_on_user_error`.
+
+    Args:
+        *threads: daemon threads in native code.
+        wait_seconds: longest wait for each at the end of the process; after an uncaught error there is none.
     """
-    _stuck[:] = [*(thread for thread in _stuck if thread.is_alive()), *threads]
+    for thread in [thread for thread in _stuck if not thread.is_alive()]:
+        del _stuck[thread]
+    _stuck.update(dict.fromkeys(threads, wait_seconds))
     _at_exit(_end_without_stuck)
 
 
@@ -128,16 +134,14 @@ def _at_exit(function: Callable[..., None], *arguments: object) -> None:
     atexit.register(function, *arguments)
 
 
-def _end_without_stuck(status: int | None = None) -> None:
-    """Ends the process if threads still run; with `status` if it is known, which Python does not pass to handlers."""
-    if status is None and not hasattr(sys, "last_value"):  # no uncaught error
-        deadline = time.monotonic() + _JOIN_SECONDS
-        for thread in _stuck:
-            thread.join(max(0.0, deadline - time.monotonic()))
+def _end_without_stuck(status: int = 1) -> None:
+    """Ends the process with this status if threads still run; Python does not pass its own to handlers."""
+    for thread, seconds in _stuck.items():
+        thread.join(0.0 if hasattr(sys, "last_value") else seconds)  # Python stores an uncaught error there
     if any(thread.is_alive() for thread in _stuck):
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1 if status is None else status)
+        os._exit(status)
 
 
 REQUEUE_STATUS = 75

@@ -1,10 +1,9 @@
 """A run while it trains, as its callbacks see it."""
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,18 +102,20 @@ class ActiveRun:
         Returns:
             Whether it was saved.
         """
-        with self.log_failed_write(f"the model of update {self.num_updates}"):
-            self.save_model(tags)
-            return True
-        return False
+        return self.try_write(f"the model of update {self.num_updates}", lambda: self.save_model(tags))
 
-    @contextlib.contextmanager
-    def log_failed_write(self, what: str) -> Iterator[None]:
-        """Writes to the log that `what` was not saved if the block meets a full disk or a frozen store: training continues."""
+    def try_write(self, what: str, write: Callable[[], Any]) -> bool:
+        """Calls `write`; where the disk is full or the store frozen, writes to the log that `what` was not saved.
+
+        Returns:
+            Whether it was.
+        """
         try:
-            yield
+            write()
         except (OSError, CheckpointSaveError, FrozenModelsError) as error:
             self.log(f"{what} was not saved: {error}; training continues")
+            return False
+        return True
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics of the newest update and the means of recent episodes; fetches from the device."""
@@ -230,9 +231,14 @@ class ActiveRun:
         """Writes a line to the run's log, and to the terminal unless the run is quiet."""
         self._setup.log(line)
 
-    def report_evaluation(self, evaluation: Evaluation) -> None:
-        """Records an evaluation of an earlier version, and passes it to the sinks and to all callbacks."""
-        with self.log_failed_write(f"the evaluation of update {evaluation.update}"):
-            append_evaluation(self.directory, evaluation)
+    def report_evaluation(self, evaluation: Evaluation) -> bool:
+        """Records an evaluation of an earlier version, and passes it to the sinks and to all callbacks.
+
+        Returns:
+            Whether it is in the file of evaluations.
+        """
+        what = f"the evaluation of update {evaluation.update}"
+        is_saved = self.try_write(what, lambda: append_evaluation(self.directory, evaluation))
         self._sinks.write_evaluation(evaluation)
         self._loop.call("on_evaluation", evaluation)
+        return is_saved

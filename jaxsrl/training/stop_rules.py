@@ -7,6 +7,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.metrics.episodes import WINDOW
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
+from jaxsrl.models.store import MODELS, RETURN, ModelStore
 from jaxsrl.replay.schedule import updates_until
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
@@ -127,15 +128,19 @@ class Plateau(Callback):
         self._evaluations: list[Evaluation] = []
 
     def on_start(self, run: ActiveRun) -> None:
+        # The others were worse than the best one, or a roll-back has abandoned them.
+        known = ModelStore(run.directory / MODELS).noted(RETURN)
         for evaluation in read_evaluations(run.directory):
-            self.on_evaluation(run, evaluation)
+            if evaluation.update in known:
+                self.on_evaluation(run, evaluation)
+
+    def on_roll_back(self, run: ActiveRun, update: int) -> None:
+        self._evaluations = [each for each in self._evaluations if each.update <= update]
 
     def on_evaluation(self, run: ActiveRun, evaluation: Evaluation) -> None:
         if evaluation.mode != run.config.eval.modes[0]:
             return
-        # A roll-back has abandoned the later ones.
-        kept = [each for each in self._evaluations if each.update < evaluation.update]
-        self._evaluations = [*kept, evaluation]
+        self._evaluations.append(evaluation)
         best = max(self._evaluations, key=lambda each: each.rank)
         if evaluation.env_steps - best.env_steps >= self._env_steps:
             shown = f"{best.mean_return:.4g} at {best.env_steps:,} env steps"

@@ -3,6 +3,7 @@
 import json
 import time
 
+import numpy as np
 import pytest
 
 import jaxsrl
@@ -10,6 +11,8 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import CheckpointStore
+from jaxsrl.metrics.evaluations import append_evaluation
+from jaxsrl.models.store import MODELS, RETURN, ModelStore
 from jaxsrl.training import train as training
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.stop_rules import Plateau, TargetReturn
@@ -213,11 +216,30 @@ def test_plateau_counts_from_the_best_evaluation(tmp_path):
 
 def test_plateau_forgets_what_a_roll_back_has_abandoned(tmp_path):
     run, rule = FakeRun(tmp_path), Plateau(300)
-    for env_steps, mean_return in [(100, 1.0), (400, 9.0), (200, 2.0), (500, 3.0), (700, 2.0)]:
+    rule.on_evaluation(run, make_evaluation(100, 1.0))
+    rule.on_evaluation(run, make_evaluation(200, 9.0))
+    rule.on_roll_back(run, 10)  # to 100 env steps; updates are counted on
+    for env_steps, mean_return in [(300, 3.0), (500, 2.0)]:
         rule.on_evaluation(run, make_evaluation(env_steps, mean_return))
     assert not run.reason
-    rule.on_evaluation(run, make_evaluation(800, 2.0))
-    assert run.reason.startswith("the evaluated return has not exceeded 3 at 500 env steps since")
+    rule.on_evaluation(run, make_evaluation(600, 2.0))
+    assert run.reason.startswith("the evaluated return has not exceeded 3 at 300 env steps since")
+
+
+def test_plateau_of_a_resumed_run_forgets_abandoned_evaluations(tmp_path):
+    run, rule, store = FakeRun(tmp_path), Plateau(300), ModelStore(tmp_path / MODELS)
+    for env_steps, mean_return in [(100, 1.0), (200, 9.0), (300, 3.0)]:
+        evaluation = make_evaluation(env_steps, mean_return)
+        append_evaluation(tmp_path, evaluation)
+        store.save(evaluation.update, {"n": np.array(0)}, {}, **{RETURN: mean_return})
+    store.save(20, {"n": np.array(0)}, {}, ["mine"])
+    store.abandon(10)
+    store.save(30, {"n": np.array(0)}, {}, **{RETURN: 3.0})
+    rule.on_start(run)
+    rule.on_evaluation(run, make_evaluation(500, 2.0))
+    assert not run.reason
+    rule.on_evaluation(run, make_evaluation(600, 2.0))
+    assert run.reason.startswith("the evaluated return has not exceeded 3 at 300 env steps since")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def run(tmp_path):
     config = run_config(num_envs=4, rollout_length=2, eval_every=16)
     run = SimpleNamespace(config=config, directory=tmp_path, num_updates=9, is_at_multiple_of=lambda env_steps: False)
     run.lines = []
-    run.log, run.log_failed_write = run.lines.append, partial(ActiveRun.log_failed_write, run)
+    run.log, run.try_write = run.lines.append, partial(ActiveRun.try_write, run)
     run.save_model = lambda tags: ModelStore(tmp_path / MODELS).save(9, {"n": np.array(9)}, {}, tags)
     run.try_save_model = partial(ActiveRun.try_save_model, run)
     store = ModelStore(tmp_path / MODELS)
@@ -85,7 +85,7 @@ def test_frozen_models_end_no_run(run):
     evaluation = started(run)
     evaluation._pin(run)
     assert [task.update for task in evaluation._waiting] == [8]
-    evaluation._publish(run, make_evaluation(8, 40.0), must_write=True)
+    assert not evaluation._publish(run, make_evaluation(8, 40.0), must_write=True)
     evaluation._release(run, evaluation._waiting.popleft())
     evaluation.on_roll_back(run, 4)
     assert store.tags() == {BEST: 6, "pending-8": 8}
