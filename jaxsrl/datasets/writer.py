@@ -111,8 +111,8 @@ class DatasetWriter:
     def end_segment(self) -> None:
         """Separates the steps so far from steps that do not follow them.
 
-        An episode that is under way is truncated; its last observation stays, and can be bootstrapped from. A step that only resets
-        precedes the next steps if they begin within an episode.
+        A step that only resets follows. The last observation before it stays, and can be bootstrapped from. An episode that did not
+        end there is no whole one. A step that only resets also precedes the next steps if they begin within an episode.
         """
         if not self.num_steps:
             return
@@ -120,7 +120,6 @@ class DatasetWriter:
         observed = {name: np.stack([leaf.last] * 2) for name, leaf in self._leaves.items() if is_observed(name)}
         if observed["is_first"].all():
             return  # every row has just been reset
-        self._truncate_last()
         observed["is_first"][1] = True
         self._append_reset(observed)
 
@@ -145,22 +144,6 @@ class DatasetWriter:
         if self._failure is not None:
             raise OSError(f"{self.path}: an earlier write failed: {self._failure}") from self._failure
 
-    def _truncate_last(self) -> None:
-        """Marks the newest step as truncated where its episode did not end."""
-        self.commit()
-        truncated, (*earlier, newest) = self._leaves["truncated"], self.manifest.shards
-        begin = earlier[-1].end if earlier else 0
-        cut = self._leaves["valid"].last & ~self._leaves["terminated"].last
-        # Without a checksum while the values change: of a process that is killed then, both the old and the new ones are whole.
-        others = {name: checksum for name, checksum in newest.checksums.items() if name != "truncated"}
-        self._replace_shards(*earlier, dataclasses.replace(newest, checksums=others))
-        checksum = truncated.replace_last(truncated.last | cut, self.num_steps - begin)
-        self._replace_shards(*earlier, dataclasses.replace(newest, checksums={**others, "truncated": checksum}))
-
-    def _replace_shards(self, *shards: Shard) -> None:
-        self.manifest = dataclasses.replace(self.manifest, shards=shards)
-        write_manifest(self.path, self.manifest)
-
     def commit(self) -> None:
         """Makes all steps so far permanent; raises OSError if a write has failed."""
         self._check()
@@ -168,7 +151,9 @@ class DatasetWriter:
             return
         checksums = {name: leaf.commit(self.num_steps) for name, leaf in self._leaves.items()}
         tails = {name: zlib.crc32(leaf.last.tobytes()) for name, leaf in self._leaves.items() if is_observed(name)}
-        self._replace_shards(*self.manifest.shards, Shard(self.num_steps, checksums, tails))
+        shards = (*self.manifest.shards, Shard(self.num_steps, checksums, tails))
+        self.manifest = dataclasses.replace(self.manifest, shards=shards)
+        write_manifest(self.path, self.manifest)
 
     def close(self) -> None:
         """Commits unless a write has failed, and closes the files; idempotent."""
@@ -287,16 +272,6 @@ class _LeafFile:
         self._file.write(data)
         self.num_new_bytes += len(data)
         np.copyto(self.last, values[-1])
-
-    def replace_last(self, value: np.ndarray, num_steps: int) -> int:
-        """Replaces the newest value, which is committed; returns the checksum of the newest `num_steps` steps."""
-        self._file.seek(-self.last.nbytes, os.SEEK_CUR)
-        self._file.write(np.ascontiguousarray(value).data.cast("B"))
-        np.copyto(self.last, value)
-        self._file.seek(-num_steps * self.last.nbytes, os.SEEK_CUR)
-        checksum = zlib.crc32(self._file.read(num_steps * self.last.nbytes))
-        os.fsync(self._file.fileno())
-        return checksum
 
     def commit(self, num_steps: int) -> int:
         """Makes the file a whole numpy file of `num_steps` steps; returns the checksum of the new bytes."""
