@@ -23,6 +23,7 @@ from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
+from jaxsrl.config.without_effect import validate_effect
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.final_evaluation import read_same_evaluation, write_final_evaluation
@@ -268,7 +269,7 @@ def parse_flags(
         program: command whose --help messages name; None for the program that runs.
 
     Raises:
-        UserError: a configuration rejects its values, a flag of a JSON object's entry has no value, or a file is not valid.
+        UserError: a value is rejected or has no effect, a flag of a JSON object's entry has no value, or a file is not valid.
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     file, flags = _take_config_file(sys.argv[1:] if flags is None else flags)
@@ -286,11 +287,11 @@ def parse_flags(
     if file is not None:
         value = with_file_options(value, options, str(file.path))
     flags = merge_json_flags(flags, value)
-    description = (
-        f"{description or ''}\n\n--config FILE reads options from a run's config.json, or a .yaml or .toml file."
-    )
-    options = {"default": value, "args": flags, "description": description, "prog": program}
-    return parse_command_line(type(value), **options)
+    reads = "--config FILE reads options from a run's config.json, or a .yaml or .toml file."
+    description = f"{description or ''}\n\n{reads}"
+    parsed = parse_command_line(type(value), default=value, args=flags, description=description, prog=program)
+    validate_effect(value.run, parsed.run)
+    return parsed
 
 
 def _take_config_file(flags: Sequence[str]) -> tuple[ConfigFile | None, list[str]]:

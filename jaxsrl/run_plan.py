@@ -41,7 +41,7 @@ from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.collectors import CollectorFactory
 from jaxsrl.training.control import Control
 from jaxsrl.training.coordinator import Coordinator
-from jaxsrl.training.dataset_replay import check_dataset
+from jaxsrl.training.dataset_replay import check_dataset, describe_other_environment
 from jaxsrl.training.device_trainable import DeviceTrainable
 from jaxsrl.training.host_trainable import HostTrainable
 from jaxsrl.training.keep_models import KeepModels
@@ -120,6 +120,8 @@ def run(
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
+            if warning := describe_other_environment(config.dataset, spec):
+                setup.log(warning)
             report = TrainingLoop(setup, _make_trainable(setup, coordinator, placement), coordinator, callbacks).run()
             if processes is not None:
                 state = jax.device_get(report.state)  # host arrays, which this process can use without the others

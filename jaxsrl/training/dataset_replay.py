@@ -100,6 +100,14 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
     return dataset
 
 
+def describe_other_environment(config: DatasetConfig, spec: EnvSpec) -> str:
+    """Returns a line if the dataset is of an environment with another id than the run's, "" otherwise."""
+    recorded = open_dataset(Path(config.path)).manifest.spec.env_id if config.path else spec.env_id
+    if recorded == spec.env_id:
+        return ""
+    return f"warning: dataset {config.path} is of {recorded}, and the run is in {spec.env_id}: its rewards may differ"
+
+
 def _validate_bounds(path: Path, spec: EnvSpec, recorded: EnvSpec) -> None:
     for (keys, own), other in zip(items(spec.action), leaves(recorded.action), strict=True):
         if isinstance(own, ArraySpec) and not same_bounds(own, other):

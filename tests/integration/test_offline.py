@@ -103,6 +103,15 @@ def test_recorded_steps_are_those_of_the_environment(recorded):
             assert terminated == steps.terminated[t, row]
 
 
+@pytest.mark.filterwarnings("ignore:.*out of date")
+def test_datasets_of_another_environment_are_named(recorded, tmp_path):
+    experiment(tmp_path, recorded, env=EnvConfig("CartPole-v0"), name="other").train(quiet=True)
+    experiment(tmp_path, recorded, name="same").train(quiet=True)
+    line = f"warning: dataset {recorded.path} is of CartPole-v1, and the run is in CartPole-v0"
+    assert line in (tmp_path / "other" / "log.txt").read_text()
+    assert "warning" not in (tmp_path / "same" / "log.txt").read_text()
+
+
 def test_a_number_of_episodes_does_not_prefer_short_ones(tmp_path):
     source = make_env(CARTPOLE)
     agent = dqn_of(source)

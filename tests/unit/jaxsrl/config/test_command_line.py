@@ -98,3 +98,27 @@ def test_completion_scripts_are_printed_once(capsys):
     with pytest.raises(SystemExit):
         parse_flags(EXPERIMENT, ["--tyro-print-completion", "bash"], program="jaxsrl train ppo_cartpole")
     assert capsys.readouterr().out.count("AUTOMATICALLY GENERATED") == 1
+
+
+OFFLINE = ["--plan", "offline", "--dataset.path", "set"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([*OFFLINE, "--run.total-env-steps", "5000"], "plan offline has no env steps.*use --run.gradient-steps"),
+        ([*OFFLINE, "--dataset.share", "0.9"], "dataset.share 0.9 has no effect: plan offline"),
+        (["--dataset.share", "0.9"], "dataset.share 0.9 has no effect: the run has no dataset"),
+        (["--dataset.gradient-steps-per-update", "10"], "is for plan offline, not single_learner"),
+    ],
+)
+def test_flags_without_effect_are_rejected(flags, message):
+    with pytest.raises(UserError, match=message):
+        parse_flags(EXPERIMENT, flags)
+
+
+def test_flags_with_effect_are_accepted():
+    run = parse_flags(EXPERIMENT, ["--dataset.path", "set", "--dataset.share", "0.9", "--run.total-env-steps", "9"]).run
+    assert (run.dataset.share, run.total_env_steps) == (0.9, 9)
+    run = parse_flags(EXPERIMENT, [*OFFLINE, "--dataset.gradient-steps-per-update", "10"]).run
+    assert run.dataset.gradient_steps_per_update == 10
