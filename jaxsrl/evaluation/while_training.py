@@ -46,7 +46,8 @@ class EvaluateWhileTraining(Callback):
         self._done: dict[tuple[int, str], Evaluation] = {}
         self._best: Evaluation | None = None
         self._playing: _Task | None = None
-        self._polled = self._progressed = 0.0
+        self._polled = 0.0
+        self._idle_polls = 0  # since something has happened, not seconds: the clock also runs while the process is paused
 
     def on_start(self, run: ActiveRun) -> None:
         pinned = _pinned_versions(run.directory)
@@ -143,13 +144,14 @@ class EvaluateWhileTraining(Callback):
 
     def _finish(self, run: ActiveRun) -> bool:
         """Waits for all evaluations, or for a signal; returns False if nothing has happened for too long."""
-        self._progressed = time.monotonic()
+        self._idle_polls = 0
         while (self._waiting or self._playing) and not run.is_interrupted:
             self._advance(run)
-            if time.monotonic() - self._progressed > run.config.stall_timeout_seconds:
+            if self._idle_polls * _POLL_SECONDS > run.config.stall_timeout_seconds:
                 return False
             if self._waiting or self._playing:
                 run.wait(_POLL_SECONDS)
+                self._idle_polls += 1
         return True
 
     def _pin(self, run: ActiveRun) -> None:
@@ -186,7 +188,7 @@ class EvaluateWhileTraining(Callback):
             self._retry(run, error)
 
     def _record(self, run: ActiveRun, task: "_Task", answer: dict[str, Any]) -> None:
-        self._progressed = time.monotonic()
+        self._idle_polls = 0
         env_steps = task.update * run.config.env_steps_per_update
         names = {field.name for field in dataclasses.fields(Evaluation)}
         values = {name: value for name, value in answer.items() if name in names}
@@ -224,7 +226,7 @@ class EvaluateWhileTraining(Callback):
     def _retry(self, run: ActiveRun, error: EvaluatorDiedError) -> None:
         """Sends a failed version to a new process; drops it after its second failure."""
         self.close()
-        self._progressed = time.monotonic()
+        self._idle_polls = 0
         task, self._playing = self._playing, None
         if task is None:
             return

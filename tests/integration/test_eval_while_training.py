@@ -25,6 +25,7 @@ from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.metrics.evaluations import EVALUATIONS, read_evaluations
 from jaxsrl.models.store import ModelStore
+from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.run_state import restore_state
 from tests.support.run_configs import run_config
 
@@ -222,6 +223,31 @@ def test_hung_evaluation_delays_the_end_until_its_deadline(tmp_path):
     assert not evaluators(os.getpid())
     # The same command evaluates them later.
     assert set(ModelStore(report.directory / "models").tags()) == {"pending-4", "pending-7", "pending-9"}
+
+
+def test_a_pause_does_not_count_against_the_deadline(tmp_path, monkeypatch):
+    learner, resumed, wait_seconds = os.getpid(), tmp_path / "resumed", ActiveRun.wait
+
+    class WaitsElsewhere(gymnasium.Wrapper):
+        def step(self, action):
+            while os.getpid() != learner and not resumed.exists():
+                time.sleep(0.05)
+            return super().step(action)
+
+    class ShortDeadline(jaxsrl.Callback):
+        def on_update(self, run):
+            run.config = dataclasses.replace(run.config, stall_timeout_seconds=3.0)
+            if run.num_updates == 9:
+                monkeypatch.setattr(ActiveRun, "wait", wait)
+
+    def wait(run, seconds):
+        wait_seconds(run, 0.1 if resumed.exists() else 4.0)  # as if the process were paused during the first one
+        resumed.touch()
+
+    monkeypatch.setattr(while_training, "_POLL_SECONDS", 0.001)  # 3,000 waits
+
+    report = train(tmp_path, env=lambda: WaitsElsewhere(gymnasium.make("CartPole-v1")), callbacks=[ShortDeadline()])
+    assert [each.update for each in read_evaluations(report.directory)] == [4, 7, 9]
 
 
 def test_complete_run_evaluates_what_a_killed_process_left(tmp_path):
