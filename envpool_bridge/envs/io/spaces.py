@@ -189,7 +189,7 @@ def _bound(space: spaces.Box, side: str, dtype: str, inside: bool) -> Bound:
         space: the Box.
         side: "low" or "high".
         dtype: name of the stored dtype.
-        inside: whether finite bounds are rounded into the Box, so that values within them lie in it.
+        inside: whether finite bounds are rounded into the Box, so that values within them lie in it, where it has such values.
     """
     values = getattr(space, side)
     if values.dtype.kind in "iu":
@@ -202,7 +202,10 @@ def _bound(space: spaces.Box, side: str, dtype: str, inside: bool) -> Bound:
     if inside and stored.dtype.kind == "f":
         is_outside = np.isfinite(stored) & (stored < values if side == "low" else stored > values)
         inwards = stored.dtype.type(np.inf if side == "low" else -np.inf)
-        stored = np.where(is_outside, np.nextafter(stored, inwards), stored)
+        rounded = np.nextafter(stored, inwards)
+        # Between the bounds of a narrow Box may lie no value of the stored dtype: the nearest one is taken.
+        is_inside = rounded <= space.high if side == "low" else rounded >= space.low
+        stored = np.where(is_outside & is_inside, rounded, stored)
     if stored.dtype.kind == "f" and np.isinf(stored).all():
         return None
     if stored.dtype.kind == "b":

@@ -142,3 +142,15 @@ def test_bounds_at_the_limits_of_the_dtype_mean_unbounded(space, low, high):
 def test_the_largest_discrete_that_fits_is_taken():
     assert observed(spaces.Discrete(2**31 - 1)) == DiscreteSpec(2**31 - 1)
     assert observed(spaces.Discrete(3, start=-(2**31))) == DiscreteSpec(3, -(2**31))
+
+
+def test_action_bounds_are_rounded_into_the_box_where_it_has_values():
+    wide, narrow = np.nextafter(np.float32(0.1), np.float32(0)), np.float32(0.1)
+    assert wide < 0.1 < narrow
+    low, high = np.array([0.1, 0.1, -0.1]), np.array([0.1, 0.1 + 1e-12, 0.3])
+    spec = spec_of_spaces(TWO, spaces.Box(low, high, dtype=np.float64), "e", 1).action
+    assert isinstance(spec, ArraySpec)
+    assert all(a <= b for a, b in zip(spec.low, spec.high, strict=True))
+    np.testing.assert_array_equal(np.float32(spec.low), [narrow, narrow, -wide])
+    assert np.float32(spec.high)[:2].tolist() == [narrow, narrow]
+    assert spec.high[2] <= 0.3
