@@ -145,12 +145,12 @@ def test_the_largest_discrete_that_fits_is_taken():
 
 
 def test_action_bounds_are_rounded_into_the_box_where_it_has_values():
-    wide, narrow = np.nextafter(np.float32(0.1), np.float32(0)), np.float32(0.1)
-    assert wide < 0.1 < narrow
+    below, above = np.nextafter(np.float32(0.1), np.float32(0)), np.float32(0.1)
+    assert float(below) < 0.1 < float(above)
     low, high = np.array([0.1, 0.1, -0.1]), np.array([0.1, 0.1 + 1e-12, 0.3])
     spec = spec_of_spaces(TWO, spaces.Box(low, high, dtype=np.float64), "e", 1).action
     assert isinstance(spec, ArraySpec)
     assert all(a <= b for a, b in zip(spec.low, spec.high, strict=True))
-    np.testing.assert_array_equal(np.float32(spec.low), [narrow, narrow, -wide])
-    assert np.float32(spec.high)[:2].tolist() == [narrow, narrow]
+    np.testing.assert_array_equal(np.float32(spec.low), [above, above, -below])
+    assert np.float32(spec.high)[:2].tolist() == [above, above]
     assert spec.high[2] <= 0.3
