@@ -47,7 +47,9 @@ class EvaluateWhileTraining(Callback):
         self._best: Evaluation | None = None
         self._playing: _Task | None = None
         self._polled = 0.0
-        self._idle_polls = 0  # since something has happened, not seconds: the clock also runs while the process is paused
+        self._idle_polls = (
+            0  # since something has happened, not seconds: the clock also runs while the process is paused
+        )
 
     def on_start(self, run: ActiveRun) -> None:
         pinned = _pinned_versions(run.directory)
