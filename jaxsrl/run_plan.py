@@ -120,8 +120,6 @@ def run(
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
-            if warning := describe_other_environment(config.dataset, spec):
-                setup.log(warning)
             report = TrainingLoop(setup, _make_trainable(setup, coordinator, placement), coordinator, callbacks).run()
             if processes is not None:
                 state = jax.device_get(report.state)  # host arrays, which this process can use without the others
@@ -198,6 +196,8 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
 
 def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, placement: Placement) -> Trainable:
     open_engine = placement.open_engine
+    if warning := describe_other_environment(setup.config.dataset, setup.spec):
+        setup.log(warning)
     if setup.plan.is_offline:
         return OfflineTrainable(setup)
     if runs_on_device(setup.plan) and isinstance(setup.agent, Agent):
