@@ -144,7 +144,7 @@ def test_the_largest_discrete_that_fits_is_taken():
     assert observed(spaces.Discrete(3, start=-(2**31))) == DiscreteSpec(3, -(2**31))
 
 
-def test_action_bounds_are_rounded_into_the_box_where_it_has_values():
+def test_action_bounds_keep_their_order_when_rounded():
     below, above = np.nextafter(np.float32(0.1), np.float32(0)), np.float32(0.1)
     assert float(below) < 0.1 < float(above)
     low, high = np.array([0.1, 0.1, -0.1]), np.array([0.1, 0.1 + 1e-12, 0.3])
