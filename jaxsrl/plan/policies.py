@@ -182,10 +182,10 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
     """
     workers = run.pool.num_workers
     if workers >= resources.num_cores:
+        fewer = f"--pool.num-workers {resources.num_cores - 1} or " if resources.num_cores > 1 else ""
         raise UserError(
             f"plan dedicated_environments: fragment environments: {workers} workers need a core each, and inference and "
-            f"learning one more, but there are {resources.num_cores}: use --pool.num-workers "
-            f"{max(1, resources.num_cores - 1)} (single_learner_fine shares cores)"
+            f"learning one more, but there are {resources.num_cores}: use {fewer}--plan single_learner_fine, which shares cores"
         )
     cores = tuple(range(resources.num_cores - workers, resources.num_cores))
     learner = _learner(run, group=EACH_GROUP)

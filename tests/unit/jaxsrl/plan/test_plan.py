@@ -308,6 +308,8 @@ def test_dedicated_environments_have_cores_of_their_own():
         UserError, match="8 workers need a core each, and inference and learning one more, but there are 8"
     ):
         PLANS["dedicated_environments"](run_config(pool_num_workers=8, num_envs=160), TWO_GPUS)
+    with pytest.raises(UserError, match="but there are 1: use --plan single_learner_fine"):
+        PLANS["dedicated_environments"](run_config(pool_num_workers=1), Resources(1, "cpu", 1))
     assert "wants core 7, but this process may run on 6" in refusal(plan, Resources(6, "gpu", 2))
 
 
