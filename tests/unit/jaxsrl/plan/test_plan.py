@@ -304,9 +304,7 @@ def test_central_says_how_stale_a_gradient_may_be(gradients, lag):
 def test_dedicated_environments_have_cores_of_their_own():
     plan = PLANS["dedicated_environments"](run_config(pool_num_workers=4), TWO_GPUS)
     assert plan.environments.placement == Processes(4, (4, 5, 6, 7))
-    with pytest.raises(
-        UserError, match="8 workers need a core each, and inference and learning one more, but there are 8"
-    ):
+    with pytest.raises(UserError, match="8 workers need a core each, and inference .* one more, but there are 8"):
         PLANS["dedicated_environments"](run_config(pool_num_workers=8, num_envs=160), TWO_GPUS)
     with pytest.raises(UserError, match="but there are 1: use --plan single_learner_fine"):
         PLANS["dedicated_environments"](run_config(pool_num_workers=1), Resources(1, "cpu", 1))
