@@ -47,9 +47,8 @@ class EvaluateWhileTraining(Callback):
         self._best: Evaluation | None = None
         self._playing: _Task | None = None
         self._polled = 0.0
-        self._idle_polls = (
-            0  # since something has happened, not seconds: the clock also runs while the process is paused
-        )
+        # Since something has happened. Not seconds: the clock also runs while the process is paused.
+        self._idle_polls = 0
 
     def on_start(self, run: ActiveRun) -> None:
         pinned = _pinned_versions(run.directory)
