@@ -269,7 +269,7 @@ def parse_flags(
         program: command whose --help messages name; None for the program that runs.
 
     Raises:
-        UserError: a value is rejected or has no effect, a flag of a JSON object's entry has no value, or a file is not valid.
+        UserError: a value is rejected, a flag has no effect, a flag of a JSON object's entry has no value, or a file is not valid.
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     file, flags = _take_config_file(sys.argv[1:] if flags is None else flags)

@@ -1,11 +1,11 @@
-"""Rejection of changed options that the plan of a run does not read."""
+"""Rejection of some flags that the plan of a run does not read."""
 
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 
 
 def validate_effect(default: RunConfig, run: RunConfig) -> None:
-    """Rejects flags that would have no effect.
+    """Rejects flags of budget and dataset that would have no effect.
 
     Args:
         default: Configuration that the flags changed.
@@ -14,17 +14,23 @@ def validate_effect(default: RunConfig, run: RunConfig) -> None:
     Raises:
         UserError: a flag changed an option that the plan does not read.
     """
+    data = run.dataset
     if run.is_offline and run.total_env_steps != default.total_env_steps:
         raise UserError(
             f"plan offline has no env steps, but run.total_env_steps was set to {run.total_env_steps}: use "
-            f"--run.gradient-steps with it"
+            f"--run.gradient-steps instead"
         )
-    if run.dataset.share != default.dataset.share and (run.is_offline or not run.dataset.path):
-        why = "plan offline takes all experience from its dataset" if run.is_offline else "the run has no dataset"
+    if data.share != default.dataset.share and run.is_offline:
         raise UserError(
-            f"dataset.share {run.dataset.share} has no effect: {why}; omit it, or use --dataset.path with another plan"
+            f"dataset.share {data.share} has no effect: plan offline takes all experience from its dataset; omit it, or use "
+            f"another plan"
         )
-    if run.dataset.gradient_steps_per_update != default.dataset.gradient_steps_per_update and not run.is_offline:
+    if data.share != default.dataset.share and not data.path:
         raise UserError(
-            f"dataset.gradient_steps_per_update is for plan offline, not {run.plan}: use agent.replay.samples_per_insert with it"
+            f"dataset.share {data.share} has no effect: the run has no dataset; omit it, or use --dataset.path DIRECTORY with it"
+        )
+    if data.gradient_steps_per_update != default.dataset.gradient_steps_per_update and not run.is_offline:
+        raise UserError(
+            f"dataset.gradient_steps_per_update is for plan offline, not {run.plan}: omit it; agents with replay have "
+            f"--agent.replay.samples-per-insert"
         )

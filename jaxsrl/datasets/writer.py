@@ -111,8 +111,9 @@ class DatasetWriter:
     def end_segment(self) -> None:
         """Separates the steps so far from steps that do not follow them.
 
-        A step that only resets follows. The last observation before it stays, and can be bootstrapped from. An episode that did not
-        end there is no whole one. A step that only resets also precedes the next steps if they begin within an episode.
+        Unless all rows have just been reset, a step that only resets is appended. The observation before it stays, and can be
+        bootstrapped from. Episodes in progress get no end, so they do not count as whole. A step that only resets also precedes the
+        next steps if they begin within an episode.
         """
         if not self.num_steps:
             return

@@ -47,7 +47,7 @@ class EvaluateWhileTraining(Callback):
         self._best: Evaluation | None = None
         self._playing: _Task | None = None
         self._polled = 0.0
-        # Since something has happened. Not seconds: the clock also runs while the process is paused.
+        # Polls since something last happened; not seconds, because the clock also runs while the process is paused.
         self._idle_polls = 0
 
     def on_start(self, run: ActiveRun) -> None:

@@ -16,6 +16,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.datasets.compare import same_bounds, same_values
 from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.hindsight import episode_values, with_last_step
+from jaxsrl.datasets.manifest import read_manifest
 from jaxsrl.plan.passes.replay import replays_on_host
 from jaxsrl.plan.plan import Plan
 from jaxsrl.replay.fixed import FixedReplayClient, choose_num_joined
@@ -101,11 +102,16 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
 
 
 def describe_other_environment(config: DatasetConfig, spec: EnvSpec) -> str:
-    """Returns a line if the dataset is of an environment with another id than the run's, "" otherwise."""
-    recorded = open_dataset(Path(config.path)).manifest.spec.env_id if config.path else spec.env_id
-    if recorded == spec.env_id:
+    """Returns a line if the dataset is known to be of an environment with another id than the run's, "" otherwise."""
+    if not config.path:
         return ""
-    return f"warning: dataset {config.path} is of {recorded}, and the run is in {spec.env_id}: its rewards may differ"
+    manifest = read_manifest(Path(config.path))
+    recorded = manifest.spec.env_id
+    if recorded == spec.env_id or not (manifest.env or {}).get("id"):  # converted files may lack the environment
+        return ""
+    return (
+        f"warning: dataset {config.path} is of {recorded}: its rewards may be those of another task than {spec.env_id}"
+    )
 
 
 def _validate_bounds(path: Path, spec: EnvSpec, recorded: EnvSpec) -> None:

@@ -189,7 +189,7 @@ def _bound(space: spaces.Box, side: str, dtype: str, inside: bool) -> Bound:
         space: the Box.
         side: "low" or "high".
         dtype: name of the stored dtype.
-        inside: whether finite bounds are rounded into the Box, so that values within them lie in it, where it has such values.
+        inside: whether finite bounds are rounded into the Box, so that values within them lie in it, unless the dtype has none.
     """
     values = getattr(space, side)
     if values.dtype.kind in "iu":
