@@ -24,6 +24,13 @@ def masked_mean(x: Array, visible: Array) -> Array:
     return jnp.sum(x * weight, axis=-2) / jnp.maximum(jnp.sum(weight, axis=-2), 1.0)
 
 
+def masked_max(x: Array, visible: Array) -> Array:
+    """Returns the maximum [..., H] of the visible members of x [..., K, H], visible [..., K] bool; zeros if nothing is visible."""
+    seen = visible[..., None]
+    largest = jnp.max(jnp.where(seen, x, -jnp.inf), axis=-2, initial=-jnp.inf)
+    return jnp.where(jnp.any(seen, axis=-2), largest, 0.0)
+
+
 def split_heads(x: Array, num_heads: int) -> Array:
     """Reshapes [..., H] to [..., num_heads, H / num_heads]."""
     return x.reshape((*x.shape[:-1], num_heads, x.shape[-1] // num_heads))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from agents.api import Array
 from agents.networks.config import LayerOptions
-from agents.networks.torsos.attention import ResidualSelfAttention, masked_mean
+from agents.networks.torsos.attention import ResidualSelfAttention, masked_max, masked_mean
 from agents.networks.torsos.entity_sets import EntitySet
 from agents.networks.torsos.mlp import MLP, activate
 from agents.networks.torsos.named_dense import NamedDense
@@ -23,12 +23,13 @@ class EntityTorso(nn.Module):
     """Leaves by name, some of them EntitySets, to features [..., hidden_sizes[-1]].
 
     Each entity passes with the other leaves through a dense layer of its set. All entities of all sets attend to the visible ones.
-    The mean of the visible entities and the other leaves pass through dense layers.
+    The mean of the visible entities and the other leaves pass through dense layers. Without attention heads, mean and maximum of
+    the visible entities take the place of attention and mean (Zaheer et al. 2017, arXiv:1703.06114).
 
     Attributes:
         hidden_sizes: Sizes of the dense layers; the first is also the size of an entity.
         layers: Options of the dense layers.
-        num_heads: Number of attention heads; divides `hidden_sizes[0]`.
+        num_heads: Number of attention heads; divides `hidden_sizes[0]`. 0: no attention.
     """
 
     hidden_sizes: Sequence[int]
@@ -46,7 +47,12 @@ class EntityTorso(nn.Module):
         ]
         visible = jnp.concatenate([sets[name].visible for name in sorted(sets)], axis=-1)
         x = activate(layers, jnp.concatenate(entities, axis=-2)).astype(jnp.float32)
-        pooled = masked_mean(ResidualSelfAttention(self.num_heads, layers.dtype, name="attention")(x, visible), visible)
+        if self.num_heads:
+            pooled = masked_mean(
+                ResidualSelfAttention(self.num_heads, layers.dtype, name="attention")(x, visible), visible
+            )
+        else:
+            pooled = jnp.concatenate([masked_mean(x, visible), masked_max(x, visible)], axis=-1)
         x = activate(layers, NamedDense(size, layers.dtype, name="input")({**others, _POOLED: pooled}))
         return MLP(self.hidden_sizes[1:], layers)(x)
 

@@ -282,9 +282,9 @@ def test_critic_sizes_without_a_torso_are_rejected(name):
         NETWORKS[name](OWN_CRITIC)
 
 
-def test_entity_heads_are_positive():
-    with pytest.raises(UserError, match="entity_heads must be positive: got 0"):
-        NetworkConfig(torso="entities", entity_heads=0)
+def test_entity_heads_are_not_negative():
+    with pytest.raises(UserError, match="entity_heads must not be negative: got -1"):
+        NetworkConfig(torso="entities", entity_heads=-1)
 
 
 def test_critic_sizes_are_validated():

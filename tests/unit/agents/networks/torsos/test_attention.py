@@ -1,4 +1,6 @@
-"""Attention over entities: their order and what is hidden do not matter."""
+"""Entities, with and without attention: their order and what is hidden do not matter."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import pytest
 from agents.networks.actor_critic import make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import make_inputs
-from agents.networks.torsos.attention import ResidualSelfAttention, masked_mean, masked_softmax
+from agents.networks.torsos.attention import ResidualSelfAttention, masked_max, masked_mean, masked_softmax
 from agents.networks.torsos.entity_sets import EntitySet
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -42,10 +44,15 @@ def observations(lead, seed=2):
     }
 
 
+@pytest.fixture(scope="module", params=[2, 0])
+def config(request):
+    return dataclasses.replace(CONFIG, entity_heads=request.param)
+
+
 @pytest.fixture(scope="module")
-def value():
+def value(config):
     """Values [B] of observations, by a jitted network."""
-    net = make_actor_critic(CONFIG, SPEC)
+    net = make_actor_critic(config, SPEC)
     params, apply = drawn(net.init), jax.jit(net.value)
     return lambda observation: np.asarray(apply(params, observation))
 
@@ -71,11 +78,11 @@ def test_hidden_entity_has_no_effect_bit_for_bit(value, other):
     np.testing.assert_array_equal(value({**observation, "boxes": changed}), value(observation))
 
 
-def test_a_hidden_entity_is_as_one_that_is_not_there(value):
+def test_a_hidden_entity_is_as_one_that_is_not_there(config, value):
     # Weights do not depend on how many entities a set has.
     few = EnvSpec("few", {**OBSERVATION, "boxes": ArraySpec((2, 3), "float32")}, DiscreteSpec(4))
     del few.observation["boxes_mask"]
-    net, observation = make_actor_critic(CONFIG, few), observations((5,))
+    net, observation = make_actor_critic(config, few), observations((5,))
     alone = {**observation, "boxes": observation["boxes"][:, [0, 3]]}
     del alone["boxes_mask"]
     hidden = {**observation, "boxes_mask": np.tile(np.int8([1, 0, 0, 1]), (5, 1))}
@@ -96,9 +103,9 @@ def test_every_leaf_has_a_part_in_the_output(value):
         assert np.abs(value({**observation, **changed}) - expected).max() > 1e-4, name
 
 
-def test_fully_hidden_sets_have_finite_values_and_gradients():
+def test_fully_hidden_sets_have_finite_values_and_gradients(config):
     observation = {"boxes": OBSERVATION["boxes"], "boxes_mask": OBSERVATION["boxes_mask"]}
-    net = make_actor_critic(CONFIG, EnvSpec("hide", observation, DiscreteSpec(4)))
+    net = make_actor_critic(config, EnvSpec("hide", observation, DiscreteSpec(4)))
     params = drawn(net.init)
     seen = {name: value for name, value in observations((5,)).items() if name in observation}
     seen["boxes_mask"] = np.zeros_like(seen["boxes_mask"])
@@ -160,6 +167,27 @@ def test_masked_softmax_and_mean_ignore_hidden_members():
     assert weights[0, 1] == 0.0
     x = np.array([[[1.0], [100.0], [3.0]], [[1.0], [2.0], [3.0]]], np.float32)
     np.testing.assert_array_equal(masked_mean(x, visible), [[2.0], [0.0]])
+    np.testing.assert_array_equal(masked_max(-x, visible), [[-1.0], [0.0]])
+
+
+def test_without_attention_mean_and_maximum_are_pooled():
+    net = make_actor_critic(NetworkConfig("entities", (3,), activation="relu", entity_heads=0), SPEC)
+    params, seen = drawn(net.init), observations((4,))
+    torso = params["critic"]["params"]["torso"]
+    kind = np.eye(3)[seen["near"][1]]
+    encoded = []
+    for name, entities, visible in (("boxes", seen["boxes"], seen["boxes_mask"]), ("near/0", seen["near"][0], None)):
+        layer = torso[f"entity/{name}"]
+        shared = seen["me"] @ layer["kernel/me"] + kind @ layer["kernel/near/1"] + layer["bias"]
+        for index in range(entities.shape[1]):
+            outputs = np.maximum(entities[:, index] @ layer[f"kernel/{name}"] + shared, 0)
+            encoded.append(np.where((1 if visible is None else visible[:, index : index + 1]) == 1, outputs, np.nan))
+    pooled = np.concatenate([np.nanmean(encoded, axis=0), np.nanmax(encoded, axis=0)], axis=-1)
+    layer = torso["input"]
+    x = pooled @ layer["kernel/~entities"] + seen["me"] @ layer["kernel/me"] + kind @ layer["kernel/near/1"]
+    head = params["critic"]["params"]["head"]["Dense_0"]
+    expected = np.maximum(x + layer["bias"], 0) @ head["kernel"] + head["bias"]
+    np.testing.assert_allclose(jax.jit(net.value)(params, seen), expected[:, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_entity_sets_are_rank_2_floats_with_named_masks():
