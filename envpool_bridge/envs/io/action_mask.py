@@ -53,25 +53,30 @@ class MaskFromInfo(gymnasium.Wrapper):
             raise ValueError(f"expected info[{MASK!r}] after every reset and step, got infos {sorted(map(str, info))}")
         given = info[MASK]
         if self._is_one_choice:
-            mask = self._checked(given, 0, f"info[{MASK!r}]")
+            mask = read_mask(given, self._sizes[0], f"info[{MASK!r}]")
         elif isinstance(given, tuple | list) and len(given) == len(self._sizes):
-            choices = [self._checked(part, place, f"info[{MASK!r}][{place}]") for place, part in enumerate(given)]
-            mask = np.concatenate(choices)
+            mask = np.concatenate(
+                [
+                    read_mask(part, size, f"info[{MASK!r}][{place}]")
+                    for place, (part, size) in enumerate(zip(given, self._sizes, strict=True))
+                ]
+            )
         else:
             expected = f"a tuple of {len(self._sizes)} arrays, one for each choice"
             raise ValueError(f"expected info[{MASK!r}] to be {expected}, got {describe(given)}")
         others = {name: value for name, value in info.items() if name != MASK}
         return {**items_of_observation(observation), MASK: mask}, others
 
-    def _checked(self, given: Any, place: int, name: str) -> np.ndarray:
-        """Returns the mask of one choice, [number of values] int8."""
-        mask, shape = np.asarray(given), (self._sizes[place],)
-        if mask.shape != shape or mask.dtype.kind not in "biu" or not ((mask == 0) | (mask == 1)).all():
-            shown = " ".join(str(mask).split())[:80]
-            raise ValueError(
-                f"expected {name} to be {shape[0]} zeros and ones (bools or integers), got {describe(mask)}: {shown}"
-            )
-        return mask.astype(np.int8)
+
+def read_mask(given: Any, size: int, name: str) -> np.ndarray:
+    """Returns the mask of one choice, [size] int8. Raises ValueError unless it is an array of that many zeros and ones."""
+    mask = np.asarray(given)
+    if mask.shape != (size,) or mask.dtype.kind not in "biu" or not ((mask == 0) | (mask == 1)).all():
+        shown = " ".join(str(mask).split())[:80]
+        raise ValueError(
+            f"expected {name} to be {size} zeros and ones (bools or integers), got {describe(mask)}: {shown}"
+        )
+    return mask.astype(np.int8)
 
 
 def _num_values(env: gymnasium.Env) -> list[int]:

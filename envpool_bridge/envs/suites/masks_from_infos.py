@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from envpool_bridge.envs.io.action_mask import read_mask
 from envpool_bridge.envs.io.spaces import MASK, items_of_observation, items_of_space
 from envpool_bridge.envs.parallel_env import AgentsWrapper, ParallelEnv, ParallelReset, ParallelStep
 
@@ -41,6 +42,6 @@ class InfoMasks(AgentsWrapper):
         return {name: self._with_mask(name, shown, infos.get(name, {})) for name, shown in observations.items()}
 
     def _with_mask(self, agent: str, shown: Any, info: dict[str, Any]) -> dict[str, Any]:
-        every = np.ones(self._num_values(agent), np.int8)
-        mask = np.asarray(info.get(MASK, every), np.int8)
-        return {**items_of_observation(shown), MASK: mask}
+        size = self._num_values(agent)
+        mask = info.get(MASK, np.ones(size, np.int8))
+        return {**items_of_observation(shown), MASK: read_mask(mask, size, f"infos[{agent!r}][{MASK!r}]")}

@@ -14,7 +14,7 @@ from envpool_bridge.envs.suites.masks_from_infos import with_masks_of_infos
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, split_kwargs, team_source
 from envpool_bridge.envs.suites.optional_imports import validate_installed
 from envpool_bridge.envs.suites.options import options_of
-from envpool_bridge.envs.suites.turn_based import TurnBased
+from envpool_bridge.envs.suites.turn_based import RewardsOfLast, TurnBased
 from envpool_bridge.errors import UserError
 
 _MPE = "mpe2"
@@ -80,7 +80,7 @@ def as_parallel(env: Any, env_id: str) -> ParallelEnv:
     if env.metadata.get("is_parallelizable", False):
         from pettingzoo.utils.conversions import aec_to_parallel
 
-        return with_masks_of_infos(aec_to_parallel(env))  # pyright: ignore[reportArgumentType]
+        return with_masks_of_infos(aec_to_parallel(RewardsOfLast(env)))  # pyright: ignore[reportArgumentType]
     return TurnBased(env, env_id)
 
 

@@ -5,17 +5,48 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from envpool_bridge.envs.io.action_mask import read_mask
 from envpool_bridge.envs.io.spaces import MASK, items_of_observation, items_of_space
 from envpool_bridge.envs.parallel_env import ParallelReset, ParallelStep
 from envpool_bridge.errors import UserError
+
+
+class RewardsOfLast:
+    """An AEC environment whose `rewards` are what the newest move added to the rewards that `last()` returns.
+
+    By PettingZoo's definition, they are equal to the environment's own `rewards`, which some games do not set.
+
+    Args:
+        env: an AEC environment.
+
+    Attributes:
+        rewards: of each agent; also of the steps that remove ended agents after the move.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._before: dict[str, float] = {}
+        self.rewards: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_env":  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def step(self, action: Any) -> None:
+        env = self._env
+        if action is not None:  # the rewards of the agent to move have been returned by `last()`
+            self._before = {**env._cumulative_rewards, env.agent_selection: 0.0}
+        env.step(action)
+        self.rewards = {name: total - self._before.get(name, 0.0) for name, total in env._cumulative_rewards.items()}
 
 
 class TurnBased:
     """A PettingZoo AEC environment, one move in each step. Implements `ParallelEnv`.
 
     An agent observes the game's observation and "action_mask". The mask is the game's own for the agent to move (all
-    actions if it has none), and action 0 alone for the others, whose actions are ignored. Rewards are those of the
-    move.
+    actions if it has none), from the observation or the info, and action 0 alone for the others, whose actions are
+    ignored.
 
     Args:
         env: an AEC environment.
@@ -31,7 +62,7 @@ class TurnBased:
     """
 
     def __init__(self, env: Any, env_id: str = "") -> None:
-        self._env = env
+        self._env: Any = RewardsOfLast(env)
         self.possible_agents: list[str] = list(env.possible_agents)
         self.agents: list[str] = []
         self.metadata: dict[str, Any] = getattr(env, "metadata", {})
@@ -67,6 +98,7 @@ class TurnBased:
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)  # AEC removes ended agents one by one, each at its turn
         self.agents = [name for name in env.agents if not (env.terminations[name] or env.truncations[name])]
+        rewards |= {name: env.rewards[name] for name in self.agents}
         observations |= {name: self._observation(name) for name in self.agents if len(self.agents) < len(playing)}
         return observations, rewards, terminations, truncations, infos
 
@@ -86,10 +118,8 @@ class TurnBased:
 
     def _observation(self, agent: str) -> dict[str, Any]:
         shown = items_of_observation(self._env.observe(agent))
-        legal = np.zeros(self._num_actions(agent), np.int8)
-        env = self._env
+        env, size = self._env, self._num_actions(agent)
         if agent == env.agent_selection and not (env.terminations[agent] or env.truncations[agent]):
-            legal[:] = shown.get(MASK, 1)
-        if not legal.any():  # waits, or the game is over
-            legal[0] = 1
-        return {**shown, MASK: legal}
+            legal = shown.get(MASK, env.infos[agent].get(MASK, np.ones(size, np.int8)))
+            return {**shown, MASK: read_mask(legal, size, f"the mask of {agent}")}
+        return {**shown, MASK: np.eye(1, size, dtype=np.int8)[0]}

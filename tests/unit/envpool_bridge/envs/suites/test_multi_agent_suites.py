@@ -11,8 +11,6 @@ from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.envs.seeding import EpisodeSeeds
 from envpool_bridge.envs.suites.masks_from_infos import InfoMasks, with_masks_of_infos
-from envpool_bridge.envs.suites.turn_based import TurnBased
-from envpool_bridge.errors import UserError
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
@@ -162,70 +160,13 @@ def test_turn_based_game_equals_its_package(game):
     assert np.abs(slot.reward).sum() >= 2  # somebody won
 
 
-def test_turn_based_players_leave_one_by_one():
-    game = TurnBased(OneByOne())
-    game.reset()
-    assert game.agents == ["x", "y", "z"]
-    seen, rewards, terminated, _, _ = game.step(dict.fromkeys("xyz", 1))
-    assert (rewards, terminated) == ({"x": 1, "y": 0, "z": 0}, {"x": False, "y": True, "z": False})
-    assert game.agents == ["x", "z"]
-    assert [seen[name]["action_mask"].tolist() for name in "xyz"] == [[1, 0], [1, 0], [1, 1]]
-    assert sorted(game.step({"x": 0, "z": 0})[0]) == ["x", "z"]
-    with pytest.raises(UserError, match=r"x acts in Box.*: expected a Discrete"):
-        TurnBased(OneByOne(spaces.Box(0, 1)))
-
-
-def test_turn_based_players_may_leave_at_their_own_turn():
-    class LeavesLater(OneByOne):
-        def step(self, action):
-            after = {"x": "z", "z": "y", "y": "z"}[self.agent_selection]
-            super().step(action)
-            self.agent_selection = after
-
-    game = TurnBased(LeavesLater())
-    game.reset()
-    assert game.step(dict.fromkeys("xyz", 1))[2] == {"x": False, "y": True, "z": False}
-    assert game.agents == ["x", "z"]
-    assert game.step({"x": 0, "z": 0})[2] == {"x": False, "z": False}
-    assert game.agents == ["x", "z"]
-
-
-class OneByOne:
-    """An AEC game of three in which x moves first, which ends y's part in it, and z moves next."""
-
-    possible_agents = ("x", "y", "z")
-
-    def __init__(self, action_space=None):
-        self.acts = action_space or spaces.Discrete(2)
-
-    def observation_space(self, agent):
-        return spaces.Discrete(2)
-
-    def action_space(self, agent):
-        return self.acts
-
-    def observe(self, agent):
-        return 0
-
-    def reset(self, seed=None, options=None):
-        self.agents, self.agent_selection = ["x", "y", "z"], "x"
-        self.rewards, self.infos = dict.fromkeys("xyz", 0), {name: {} for name in "xyz"}
-        self.terminations, self.truncations = dict.fromkeys("xyz", False), dict.fromkeys("xyz", False)
-
-    def step(self, action):
-        if action is None:
-            assert self.agent_selection == "y"
-            self.agents.remove("y")
-            self.agent_selection = "z"
-        elif self.agent_selection == "x":
-            self.rewards["x"], self.terminations["y"], self.agent_selection = 1, True, "y"
-
-
 def test_masks_in_infos_become_part_of_the_observation():
     class Tells(Scripted):
         def reset(self, seed=None, options=None):
             observations, infos = super().reset(seed, options)
-            return observations, {name: {"action_mask": np.eye(len(name) + 1)[0]} for name in infos}
+            return observations, {
+                name: {"action_mask": np.eye(number, dtype=np.int8)[0]} for number, name in enumerate(infos, 2)
+            }
 
         def step(self, actions):
             return *super().step(actions)[:4], {"a": {"action_mask": np.array([0, 1])}, "b": {}}
