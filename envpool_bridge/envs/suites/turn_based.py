@@ -44,9 +44,8 @@ class RewardsOfLast:
 class TurnBased:
     """A PettingZoo AEC environment, one move in each step. Implements `ParallelEnv`.
 
-    An agent observes the game's observation and "action_mask". The mask is the game's own for the agent to move (all
-    actions if it has none), from the observation or the info, and action 0 alone for the others, whose actions are
-    ignored.
+    An agent observes the game's observation and "action_mask". The mask of the agent to move is the game's own,
+    from the observation or the info; all actions if it has none. The others have action 0 alone, which is ignored.
 
     Args:
         env: an AEC environment.

@@ -68,8 +68,7 @@ class OneByOne:
             self._cumulative_rewards["x"], self.terminations["y"], self.agent_selection = 1, True, "y"
 
 
-@pytest.mark.parametrize("is_parallelizable", [False, True])
-def test_aec_rewards_are_those_of_last_and_masks_may_be_infos(is_parallelizable):
+def rounds(is_parallelizable):
     aec_env = pytest.importorskip("pettingzoo").AECEnv
 
     class Rounds(aec_env):
@@ -108,7 +107,12 @@ def test_aec_rewards_are_those_of_last_and_masks_may_be_infos(is_parallelizable)
             self.terminations = dict.fromkeys("ab", self.moves == 4)
             self.agent_selection = "b" if mover == "a" else "a"
 
-    env = as_parallel(Rounds(), "rounds")
+    return Rounds()
+
+
+@pytest.mark.parametrize("is_parallelizable", [False, True])
+def test_aec_rewards_are_those_of_last_and_masks_may_be_infos(is_parallelizable):
+    env = as_parallel(rounds(is_parallelizable), "rounds")
     masks = [{name: seen["action_mask"].tolist() for name, seen in env.reset()[0].items()}]
     gained = []
     while env.agents:
