@@ -15,8 +15,8 @@ class Distribution(NamedTuple):
         mode: Maps parameters [..., P] to the most likely actions [..., *action shape].
         log_prob: Maps (parameters [..., P], actions [..., *action shape]) to log-probabilities or log-densities [...] in nats;
             densities are with respect to the stored action.
-        entropy: Maps parameters [..., P] to entropies [...] in nats; of TanhNormal that of the Gaussian before squashing (no closed
-            form after).
+        entropy: Maps parameters [..., P] to entropies [...] in nats, of the same density: that of TanhNormal is of the squashed
+            action, that of DiagonalNormal of the action before the environment clips it.
         from_noise: Maps (parameters [B, P], standard normal noise [B, D]) to actions [B, ...], as `sample` does with noise of its
             own; None of distributions that are not Gaussian.
     """

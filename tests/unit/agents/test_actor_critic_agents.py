@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from agents import a2c, impala, reinforce
 from agents.a2c import A2CConfig, make_a2c
@@ -19,6 +20,8 @@ from agents.networks.distributions import categorical
 from agents.ops.optimizers import OptimizerConfig
 from agents.ops.schedules import ScheduleConfig
 from agents.ops.vtrace import VTraceConfig
+from agents.ppg import PPGConfig, make_ppg
+from agents.ppo import PPOConfig, make_ppo
 from agents.reinforce import REINFORCEConfig, make_reinforce
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
@@ -273,3 +276,30 @@ def test_impala_corrects_the_gradient_for_the_behavior_policy():
     np.testing.assert_allclose(got, expected, rtol=1e-5)
     truncated = bandit("impala", action=[0, 1], log_ratio=np.log([0.5, 1.5]))
     assert not np.allclose(truncated, expected, rtol=1e-2)
+
+
+ONCE = {"num_epochs": 1, "num_minibatches": 1}
+SQUASHED = {name: (make, config, {}) for name, (make, config) in AGENTS.items()} | {
+    "ppo": (make_ppo, PPOConfig(**ONCE), {}),
+    "ppo_sde": (make_ppo, PPOConfig(**ONCE), {"sde_period": 4}),
+    "ppg": (make_ppg, PPGConfig(**ONCE, num_auxiliary_minibatches=1, rollout_length=STEPS, num_rows=ROWS), {}),
+}
+
+
+@pytest.mark.parametrize("name", SQUASHED)
+def test_entropy_metric_of_squash_is_that_of_executed_actions(name):
+    make, config, network = SQUASHED[name]
+    spec = EnvSpec("box", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", -1.0, 1.0))
+    agent = make(config, spec, dataclasses.replace(NETWORK, squash=True, initial_log_std=-0.5, **network))
+    state, count = agent.init(jax.random.key(1)), 20_000
+    keys, first = jax.random.split(jax.random.key(2), count), np.ones(count, bool)
+    observation, memory = np.ones((count, 3), np.float32), agent.initial_agent_state(count)
+    action, _, _ = jax.jit(agent.act, static_argnums=5)(state.params, observation, memory, first, keys, Mode.SAMPLE)
+    share, edges = np.histogram(action, 400, (-1.0, 1.0))
+    expected = scipy.stats.entropy(share) + np.log(edges[1] - edges[0])
+    data = trajectory(p_end=1.1)
+    actions = np.asarray(action[: STEPS * ROWS]).reshape(STEPS, ROWS, 1)
+    data = dataclasses.replace(data, observation=np.ones_like(data.observation), action=actions)
+    data = dataclasses.replace(data, agent_state=agent.initial_agent_state(ROWS))
+    _, metrics = jax.jit(agent.update)(state, data, jax.random.key(0))
+    assert float(metrics["policy/entropy"]) == pytest.approx(expected, abs=0.03)

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
 from agents.networks import distributions
 from envpool_bridge.errors import UserError
@@ -68,6 +70,20 @@ def test_squashed_density_integrates_to_one_over_the_bounds():
     parameters = jnp.broadcast_to(jnp.array([0.3, np.log(0.7)]), (len(grid), 2))
     density = np.exp(np.asarray(distribution.log_prob(parameters, jnp.asarray(grid)[:, None]), np.float64))
     assert density.sum() * (grid[1] - grid[0]) == pytest.approx(1.0, abs=2e-3)
+
+
+def test_squashed_entropy_is_that_of_the_bounded_action():
+    low, high = np.array([-1.0, 0.0]), np.array([1.0, 100.0])
+    mean, log_std = np.meshgrid([-2.0, 0.0, 0.7], [-2.0, 0.0, 0.7, 1.4])
+    quantile = scipy.stats.norm.ppf((np.arange(200_001) + 0.5) / 200_001)[:, None]
+    expected = 0.0
+    for left, right in zip(low, high, strict=True):
+        action = left + (right - left) * scipy.special.expit(2.0 * (mean.ravel() + np.exp(log_std.ravel()) * quantile))
+        expected += np.mean(np.log(np.maximum(np.diff(action, axis=0), 1e-300) * 200_001), axis=0)  # H = E[log dx/dp]
+    parameters = jnp.stack([mean, mean, log_std, log_std], -1).reshape(-1, 4)
+    entropy = distributions.tanh_normal(2, (2,), low, high).entropy(parameters)
+    np.testing.assert_allclose(entropy, expected, atol=0.08)
+    np.testing.assert_allclose(entropy[:9], expected[:9], atol=4e-3)
 
 
 def test_squashed_samples_are_bounded_with_finite_log_prob():
