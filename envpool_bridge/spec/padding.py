@@ -71,21 +71,14 @@ def _padded_leaf(column: Sequence[LeafSpec]) -> LeafSpec:
     if isinstance(first, DiscreteSpec):
         return DiscreteSpec(max(leaf.num_values for leaf in column if isinstance(leaf, DiscreteSpec)))
     shape = tuple(int(size) for size in np.max([leaf.shape for leaf in column], axis=0))
-    arrays = [leaf for leaf in column if isinstance(leaf, ArraySpec)]
-    low = min((_least(leaf.low) for leaf in arrays), default=None)
-    high = max((_most(leaf.high) for leaf in arrays), default=None)
-    bounded = low is not None and high is not None and np.isfinite((low, high)).all()
-    if bounded and low is not None and high is not None:  # the padding is zeros
-        return dataclasses.replace(arrays[0], shape=shape, low=min(low, 0.0), high=max(high, 0.0))
-    return dataclasses.replace(arrays[0], shape=shape, low=None, high=None)
-
-
-def _least(low: Any) -> float:
-    return -np.inf if low is None else float(np.min(low))
-
-
-def _most(high: Any) -> float:
-    return np.inf if high is None else float(np.max(high))
+    assert isinstance(first, ArraySpec)
+    limits = [leaf.limits() for leaf in column if isinstance(leaf, ArraySpec)]
+    low, high = min(low.min() for low, _ in limits), max(high.max() for _, high in limits)
+    if not np.isfinite((low, high)).all():
+        return dataclasses.replace(first, shape=shape, low=None, high=None)
+    return dataclasses.replace(
+        first, shape=shape, low=min(float(low), 0.0), high=max(float(high), 0.0)
+    )  # padded by zeros
 
 
 def _mismatch_error(one: str, other: str, field: str, difference: str) -> UnsupportedSpaceError:

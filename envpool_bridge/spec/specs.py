@@ -55,6 +55,22 @@ class ArraySpec:
         array = np.asarray(value, dtype=self.dtype)
         return array.reshape(self.stored_shape) if array.ndim else array
 
+    def limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the lowest and the highest legal value, float64 that broadcast against `stored_shape`; infinite if unbounded.
+
+        The ends of a dtype count for bools, for integers of 8 or 16 bits, and for 0; others declare nothing.
+        """
+        kind = np.dtype(self.dtype)
+        ends = np.finfo(kind) if kind.kind == "f" else None if kind.kind == "b" else np.iinfo(kind)
+        low, high = (0.0, 1.0) if ends is None else (float(ends.min), float(ends.max))
+        return self._limit("low", low), self._limit("high", high)
+
+    def _limit(self, which: str, end: float) -> np.ndarray:
+        bound, dtype = self.bound(which), np.dtype(self.dtype)
+        limit = np.asarray(end if bound is None else bound, np.float64)
+        counts = end == 0.0 or (dtype.kind != "f" and dtype.itemsize < 4)
+        return limit if counts else np.where(limit == end, np.copysign(np.inf, end), limit)
+
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteSpec:

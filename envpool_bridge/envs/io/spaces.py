@@ -131,9 +131,8 @@ def _mask_keys(observation: SpecTree, action: SpecTree, env_id: str) -> tuple[st
             f"{env_id}: observation[{MASK!r}] needs a Discrete or MultiDiscrete action to mask, got {action}: rename the item, "
             f"or wrap the environment"
         )
-    fits = isinstance(mask, ArraySpec) and mask.shape == (sum(groups),)
-    bounded = fits and (mask.dtype == "bool" or (np.dtype(mask.dtype).kind in "iu" and (mask.low, mask.high) == (0, 1)))
-    if not bounded:
+    fits = isinstance(mask, ArraySpec) and mask.shape == (sum(groups),) and np.dtype(mask.dtype).kind in "iub"
+    if not fits or not all(np.all(limit == value) for limit, value in zip(mask.limits(), (0, 1), strict=True)):
         raise UnsupportedSpaceError(
             f"{env_id}: expected observation[{MASK!r}] to be a MultiBinary({sum(groups)}), one element for each value of "
             f"each choice, got {mask}: declare it so, or rename the item"
@@ -206,9 +205,7 @@ def _bound(space: spaces.Box, side: str, dtype: str, inside: bool) -> Bound:
         # Between the bounds of a narrow Box may lie no value of the stored dtype: the nearest one is taken.
         is_inside = rounded <= space.high if side == "low" else rounded >= space.low
         stored = np.where(is_outside & is_inside, rounded, stored)
-    if stored.dtype.kind == "f" and np.isinf(stored).all():
-        return None
-    if stored.dtype.kind == "b":
+    if stored.dtype.kind == "b" or (stored.dtype.kind == "f" and stored.size and np.isinf(stored).all()):
         return None
     first = stored.flat[0] if stored.size else stored.dtype.type(0)
     if (stored == first).all():

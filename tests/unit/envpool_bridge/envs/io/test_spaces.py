@@ -6,6 +6,7 @@ from gymnasium import spaces
 
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.errors import UnsupportedSpaceError
+from envpool_bridge.spec.padding import padded_spec
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, MultiDiscreteSpec
 
 INT64, UINT64, INT32 = np.iinfo(np.int64), np.iinfo(np.uint64), np.iinfo(np.int32)
@@ -70,6 +71,44 @@ def test_a_leaf_of_an_unsupported_kind_is_named(bad):
 
 def test_dict_space_rejects_keys_that_are_not_strings():
     assert "with keys [3] that are not strings" in refusal(spaces.Dict({3: TWO}))
+
+
+@pytest.mark.parametrize(
+    ("space", "low", "high"),
+    [
+        (PIXELS, 0, 255),
+        (spaces.Box(0, 1, (3,), np.uint8), 0, 1),
+        (spaces.Box(-128, 1, (3,), np.int8), -128, 1),
+        (spaces.Box(0, 65535, (3,), np.uint16), 0, 65535),
+        (spaces.Box(0, 1, (3,), np.bool_), 0, 1),
+        (spaces.MultiBinary(3), 0, 1),
+        (spaces.Box(0, 7, (3,), np.uint64), 0, 7),
+        (spaces.Box(0, INT64.max, (3,), np.int64), 0, np.inf),
+        (box([INT64.min, -5], [1, INT64.max], np.int64), [-np.inf, -5], [1, np.inf]),
+        (spaces.Box(INT32.min, INT32.max, (3,), np.int32), -np.inf, np.inf),
+        (box([-np.inf, -1], [2, np.finfo(np.float32).max], np.float32), [-np.inf, -1], [2, np.inf]),
+        (spaces.Box(0.0, 255.0, (3,), np.float64), 0, 255),
+        (spaces.Box(-1.0, 1.0, (0,), np.float32), -1, 1),
+    ],
+)
+def test_the_limits_of_values_do_not_depend_on_the_dtype(space, low, high):
+    leaf = observed(spaces.Dict({"a": space}))["a"]
+    lows, highs = (np.broadcast_to(limit, space.shape) for limit in leaf.limits())
+    np.testing.assert_array_equal(lows, np.broadcast_to(low, space.shape))
+    np.testing.assert_array_equal(highs, np.broadcast_to(high, space.shape))
+
+
+def test_shared_rows_have_the_limits_of_their_dtypes():
+    bits, larger = (observed(spaces.Box(0, 1, (size,), np.uint8)) for size in (2, 3))
+    assert padded_spec("observation", ["a", "b"], [bits, larger]) == ArraySpec((3,), "uint8", 0, 1)
+    wide = observed(spaces.Box(1, INT64.max, (2,), np.int64))
+    assert padded_spec("observation", ["a", "b"], [wide, observed(spaces.Box(1, 5, (3,), np.int64))]).low is None
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_a_mask_may_have_any_integer_dtype(dtype):
+    masked = spaces.Dict({"action_mask": spaces.Box(0, 1, (3,), np.dtype(dtype)), "observation": PIXELS})
+    assert spec_of_spaces(masked, spaces.Discrete(3), "e", 1).action_mask == ("action_mask",)
 
 
 def test_mask_leaf_is_detected_and_must_fit_the_action():
