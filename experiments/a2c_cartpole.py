@@ -1,7 +1,6 @@
 """A2C with synchronous gradients on CartPole-v1 (Mnih et al. 2016)."""
 
 from agents.a2c import A2CConfig
-from agents.ops.optimizers import OptimizerConfig
 from agents.ops.schedules import ScheduleConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -16,7 +15,6 @@ EXPERIMENT = Experiment(
         discount=0.98,
         gae_lambda=0.9,
         entropy_coef=0.005,
-        optimizer=OptimizerConfig("rmsprop", max_grad_norm=0.5, initial_scale=0.0),
     ),
     run=RunConfig(num_envs=32, rollout_length=16, total_env_steps=500_000, max_policy_lag=0),
 )

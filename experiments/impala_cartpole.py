@@ -1,7 +1,6 @@
 """IMPALA on CartPole-v1, with acting parameters one update old (Espeholt et al. 2018)."""
 
 from agents.impala import IMPALAConfig
-from agents.ops.optimizers import OptimizerConfig
 from agents.ops.schedules import ScheduleConfig
 from jaxsrl import EnvConfig, Experiment, NetworkConfig, RunConfig
 from jaxsrl.experiment import cli
@@ -14,7 +13,6 @@ EXPERIMENT = Experiment(
         learning_rate_schedule=ScheduleConfig("linear"),
         discount=0.98,
         entropy_coef=0.005,
-        optimizer=OptimizerConfig("rmsprop", max_grad_norm=0.5, initial_scale=0.0),
     ),
     run=RunConfig(num_envs=32, rollout_length=16, total_env_steps=500_000, max_policy_lag=1),
 )

@@ -25,9 +25,8 @@ class OptimizerConfig:
         weight_decay: Weight of the parameters in the step for "adamw", in the clipped gradient for the others; 0: off.
         max_grad_norm: Gradients are scaled down to this global norm; None: off.
         adaptive_clip: The gradient of each array is scaled down to this share of the array's norm; None: off.
-        decay: Decay of the running mean of squared gradients of "rmsprop" and "laprop".
-        initial_scale: Initial value of that mean of "rmsprop". 1 as in TensorFlow: steps are those of plain gradient descent until
-            it has decayed, after about 1,000 updates. 0: the first step is up to 10 times the learning rate per weight.
+        decay: Decay of the running mean of squared gradients of "rmsprop" and "laprop". It starts at 0: with 0.99 the first step of
+            "rmsprop" is up to 10 times the learning rate per weight.
         momentum: Decay of the running sum of steps of "rmsprop" and "sgd", of their running mean of "laprop"; 0: off.
         accumulate: Gradient steps whose mean gradient makes one step of the optimizer.
     """
@@ -38,14 +37,13 @@ class OptimizerConfig:
     max_grad_norm: float | None = None
     adaptive_clip: float | None = None
     decay: float = 0.99
-    initial_scale: float = 1.0
     momentum: float = 0.0
     accumulate: int = 1
 
     def __post_init__(self) -> None:
         validate.choices(self, "optimizer.")
         validate.positive(self, "epsilon", "max_grad_norm", "adaptive_clip")
-        validate.not_negative(self, "weight_decay", "initial_scale")
+        validate.not_negative(self, "weight_decay")
         validate.at_least_one(self, "accumulate")
         validate.fraction(self, "decay", "momentum", below_one=True)
         if self.momentum and self.name not in ("laprop", "rmsprop", "sgd"):
@@ -73,7 +71,7 @@ def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.Gradi
         scale = optax.scale_by_rms(config.decay, config.epsilon, eps_in_sqrt=False, bias_correction=True)
         steps += [*decay, scale, optax.ema(config.momentum)]
     else:
-        scale = [optax.scale_by_rms(config.decay, config.epsilon, config.initial_scale)]
+        scale = [optax.scale_by_rms(config.decay, config.epsilon)]
         momentum = [optax.trace(config.momentum)] if config.momentum else []
         steps += [*decay, *(scale if config.name == "rmsprop" else []), *momentum]
     optimizer = optax.with_extra_args_support(optax.chain(*steps, scale_by_schedule(rate)))
