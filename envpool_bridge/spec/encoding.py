@@ -12,7 +12,7 @@ from envpool_bridge.spec.tree import Tree, map_leaves
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _FEW, _LARGEST_SMALL = 64, 127  # a look-up of so few integers in a set is faster than a reduction of numpy
 _SMALL = frozenset(range(_LARGEST_SMALL + 1))
-_LIMITS = {"bool": (0, 1)} | {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS}
+INTEGER_LIMITS = {"bool": (0, 1)} | {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in _INTEGERS}
 
 
 def store(spec: SpecTree, values: Tree, out: Tree) -> None:
@@ -62,11 +62,14 @@ class IntegerRange:
     def __init__(self, leaf: LeafSpec) -> None:
         self._shape, start = leaf.stored_shape, start_of(leaf)
         self._fits = np.dtype(leaf.dtype) if isinstance(leaf, ArraySpec) else None
-        self._is_all = leaf.dtype not in _LIMITS
+        self._is_all = leaf.dtype not in INTEGER_LIMITS
         starts = np.broadcast_to(np.asarray(start, np.int64), self._shape).astype(
             object
         )  # Python's integers do not overflow
-        (low, high), (own_low, own_high) = _LIMITS.get(leaf.dtype, (0, 0)), _LIMITS.get(leaf.source_dtype, (0, 0))
+        (low, high), (own_low, own_high) = (
+            INTEGER_LIMITS.get(leaf.dtype, (0, 0)),
+            INTEGER_LIMITS.get(leaf.source_dtype, (0, 0)),
+        )
         self._low = np.asarray(np.maximum(starts + low, own_low), object)
         self._high = np.asarray(np.minimum(starts + high, own_high), object)
         # The values from 0 to this one are in the range.

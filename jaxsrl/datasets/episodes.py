@@ -1,7 +1,7 @@
 """Whole episodes as steps of a dataset, selection of the best of them, and merging of datasets."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,11 @@ _APPENDED_STEPS = 4096
 
 
 def episode_steps(
-    observation: Tree, action: Tree, reward: np.ndarray, terminated: bool, extras: dict[str, np.ndarray] | None = None
+    observation: Tree,
+    action: Tree,
+    reward: np.ndarray,
+    ends: tuple[bool, bool],
+    extras: Mapping[str, np.ndarray] | None = None,
 ) -> Trajectory:
     """Returns an episode of n steps as n + 1 steps of one row, the last of which only resets.
 
@@ -27,7 +31,7 @@ def episode_steps(
         observation: [n + 1, ...] a leaf, the terminal one last.
         action: [n, ...] a leaf.
         reward: [n].
-        terminated: whether the task ended the episode; otherwise it was truncated.
+        ends: whether the last step terminated the episode, and whether it truncated it; one of both, or both.
         extras: [n, ...] each.
     """
     count = len(reward)
@@ -36,7 +40,7 @@ def episode_steps(
         return np.concatenate([array, np.zeros_like(array[:1])])[:, None]
 
     flags = {name: np.zeros((count + 1, 1), bool) for name in ("terminated", "truncated")}
-    flags["terminated" if terminated else "truncated"][count - 1] = True
+    flags["terminated"][count - 1], flags["truncated"][count - 1] = ends
     is_first = np.zeros((count + 2, 1), bool)
     is_first[[0, -1]] = True
     numbers: dict[str, Any] = {
@@ -170,8 +174,8 @@ def _append_episodes(writer: DatasetWriter, datasets: Sequence[Dataset], extras:
         for row, begin, end in zip(episodes.row, episodes.begin, episodes.end, strict=True):
             if taken[number]:
                 one = _slice(steps, begin, end, row)
-                terminated = bool(one.terminated[-1])
-                writer.append(episode_steps(one.observation, one.action, one.reward, terminated, one.extras))  # pyright: ignore[reportArgumentType]
+                ends = bool(one.terminated[-1]), bool(one.truncated[-1])
+                writer.append(episode_steps(one.observation, one.action, one.reward, ends, one.extras))  # pyright: ignore[reportArgumentType]
             number += 1
 
 

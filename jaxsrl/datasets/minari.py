@@ -26,6 +26,7 @@ from jaxsrl.datasets.manifest import Manifest
 from jaxsrl.datasets.writer import make_dataset, make_directory
 
 _PATH = "MINARI_DATASETS_PATH"
+_REWARD_DTYPE = "reward_dtype"
 
 
 def import_minari() -> Any:
@@ -63,6 +64,7 @@ def from_minari(name: str, out: Path) -> None:
     env = _env_of_spec(source.spec.env_spec)
     metadata = source.storage.metadata
     origin = {"minari": str(source.spec.dataset_id), "agent": str(metadata.get("algorithm_name", ""))}
+    origin[_REWARD_DTYPE] = next((str(episode.rewards.dtype) for episode in source.iterate_episodes()), "float64")
     scores = [metadata.get(name) for name in ("ref_min_score", "ref_max_score")]
     random, expert = (None if score is None else float(score) for score in scores)
     is_lossy = False
@@ -76,7 +78,8 @@ def from_minari(name: str, out: Path) -> None:
             store(spec.action, episode.actions, action)
             reward = np.asarray(episode.rewards, np.float32)
             is_lossy |= bool((reward != episode.rewards).any())
-            writer.append(episode_steps(observation, action, reward, bool(episode.terminations[-1])))
+            terminated, truncated = bool(episode.terminations[-1]), bool(episode.truncations[-1])
+            writer.append(episode_steps(observation, action, reward, (terminated, truncated or not terminated)))
     if is_lossy:
         warnings.warn(f"{name}: rewards of 64 bits are rounded to 32 bits", stacklevel=2)
 
@@ -126,7 +129,7 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
             id=number,
             observations=restored(spec.observation, take(steps.observation, observed)),
             actions=restored(spec.action, take(steps.action, at)),
-            rewards=np.asarray(steps.reward[at], np.float64),
+            rewards=_restore_rewards(np.asarray(steps.reward[at]), manifest.origin.get(_REWARD_DTYPE, "float64")),
             terminations=np.asarray(steps.terminated[at]),
             truncations=np.asarray(steps.truncated[at]),
             infos=infos,
@@ -141,6 +144,12 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
             _create(minari, dataset_id, manifest, buffers)
         (hidden / dataset_id).rename(directory)
     return len(buffers)
+
+
+def _restore_rewards(stored: np.ndarray, dtype: str) -> np.ndarray:
+    """Returns rewards in the dtype that Minari's had; in float64 if it does not hold them."""
+    given = stored.astype(dtype)
+    return given if (given == stored).all() else stored.astype(np.float64)
 
 
 def _parse_namespace(minari: Any, dataset_id: str) -> str | None:
@@ -218,6 +227,8 @@ def space_of_spec(spec: SpecTree) -> gymnasium.Space:
         return spaces.Discrete(leaf.num_values, start=leaf.start, dtype=np.dtype(leaf.source_dtype).type)
     if isinstance(leaf, ArraySpec):
         return _box(leaf)
+    if leaf.source_dtype == "int8" and {*leaf.num_values} == {2} and not any(leaf.start):
+        return spaces.MultiBinary(leaf.shape if len(leaf.shape) > 1 else leaf.shape[0])
     sizes, starts = np.reshape(leaf.num_values, leaf.shape), np.reshape(leaf.start, leaf.shape)
     return spaces.MultiDiscrete(sizes, np.dtype(leaf.source_dtype).type, start=starts)
 

@@ -160,7 +160,7 @@ def _episode(steps: list[_Step], out: StepRows, row: int) -> Trajectory:
     action = map_leaves(of_row, *[step.action for step in steps])
     reward = of_row(*[step.reward for step in steps])
     extras = {name: of_row(*[step.extras[name] for step in steps]) for name in steps[0].extras}
-    return episode_steps(observation, action, reward, bool(out.terminated[row]), extras)
+    return episode_steps(observation, action, reward, (bool(out.terminated[row]), bool(out.truncated[row])), extras)
 
 
 def with_random_actions(act: ActFn, spec: EnvSpec, epsilon: float) -> ActFn:

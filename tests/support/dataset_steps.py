@@ -25,6 +25,7 @@ def random_steps(count, seed=0, num_rows=ROWS):
     is_first[0] = True
     is_first[1:] = ~valid
     terminated = ends & (random.random((count, num_rows)) < 0.5)
+    truncated = ends & (~terminated | (random.random((count, num_rows)) < 0.5))  # some are both
     observation = {"a b": random.normal(size=(count + 1, num_rows, 2)).astype(np.float32)}
     observation["c"] = random.integers(0, 4, (count + 1, num_rows)).astype(np.int32)
     return Trajectory(
@@ -33,7 +34,7 @@ def random_steps(count, seed=0, num_rows=ROWS):
         action=random.integers(0, 3, (count, num_rows)).astype(np.int32),
         reward=(random.normal(size=(count, num_rows)) * valid).astype(np.float32),
         terminated=terminated,
-        truncated=ends & ~terminated,
+        truncated=truncated,
         valid=valid,
         policy_version=np.zeros((count, num_rows), np.int32),
         extras={"log_prob": random.normal(size=(count, num_rows)).astype(np.float32)},

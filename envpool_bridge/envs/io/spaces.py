@@ -16,6 +16,7 @@ from envpool_bridge.spec.tree import Path, is_dict, shown_path
 _STORED = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 _OBSERVED = "fiub"  # kinds of dtypes of Boxes that are observed
 _INT32 = np.iinfo(np.int32)
+_SHOWN_LENGTH = 200  # a Text shows all its characters
 MASK = "action_mask"  # key in an observation Dict; the name that PettingZoo and Gymnasium use
 
 
@@ -177,8 +178,9 @@ def _too_wide(env_id: str, problem: str, dtype: str) -> UnsupportedSpaceError:
 
 
 def _shown(space: gymnasium.Space) -> str:
-    """Formats the space on one line: numpy breaks the bounds of a long Box."""
-    return " ".join(str(space).split())
+    """Formats the space on one short line: numpy breaks the bounds of a long Box."""
+    text = " ".join(str(space).split())
+    return text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
 
 
 def _bound(space: spaces.Box, side: str, dtype: str, inside: bool) -> Bound:

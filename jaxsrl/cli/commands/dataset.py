@@ -16,7 +16,7 @@ _OPTIONS = {
     "info": ("json",),
     "view": ("out",),
     "verify": ("json",),
-    "convert": ("out", "to", "max_episode_steps", "json"),
+    "convert": ("out", "to", "max_episode_steps", "env_id", "json"),
     "merge": ("out", "best", "json"),
     "score": ("random", "expert", "json"),
 }
@@ -36,6 +36,7 @@ class DatasetCommand:
             by default DATASET/view.html.
         to: convert: the format to write.
         max_episode_steps: convert: number of steps after which time ends an episode, for a file of D4RL without "timeouts".
+        env_id: convert: id of the environment that a file of D4RL is of. Without it, actions are floats in [-1, 1].
         best: merge: share of the episodes to take, those with the highest returns.
         random: score: mean return of random actions.
         expert: score: mean return of an expert.
@@ -47,6 +48,7 @@ class DatasetCommand:
     out: str = ""
     to: Literal["minari", "jaxsrl"] = "minari"
     max_episode_steps: int | None = None
+    env_id: str = ""
     best: float = 1.0
     random: float | None = None
     expert: float | None = None
@@ -98,16 +100,18 @@ class DatasetCommand:
         return 1 if damage else 0
 
     def _convert(self) -> int:
+        from envpool_bridge.envs.config import EnvConfig
         from jaxsrl.datasets.d4rl import from_d4rl
         from jaxsrl.datasets.dataset import open_dataset
         from jaxsrl.datasets.minari import from_minari, to_minari
 
         path = Path(self.paths[0])
         if self.to == "minari" or not path.is_file():
-            validate_unused(self, ("max_episode_steps",), "time limits are those of a file of D4RL")
+            validate_unused(self, ("max_episode_steps", "env_id"), "this is no file of D4RL")
         if self.to == "jaxsrl":
             if path.is_file():
-                from_d4rl(path, Path(self.out), self.max_episode_steps)
+                env = EnvConfig(self.env_id).with_suite() if self.env_id else None
+                from_d4rl(path, Path(self.out), self.max_episode_steps, env)
             else:
                 from_minari(self.paths[0], Path(self.out))
             return self._print(Path(self.out))

@@ -27,7 +27,7 @@ OTHER_SHAPE = dataclasses.replace(CONVERTED, observation=ArraySpec((4,), "float3
 def write(path, spec, reward, env=None):
     size = spec.observation.stored_shape[0]
     steps = episode_steps(
-        np.ones((4, size), np.float32), np.zeros((3, 2), np.float32), np.full(3, reward, np.float32), True
+        np.ones((4, size), np.float32), np.zeros((3, 2), np.float32), np.full(3, reward, np.float32), (True, False)
     )
     with make_dataset(path, Manifest(spec, 1, env=env)) as writer:
         writer.append(steps)
@@ -78,7 +78,9 @@ def test_datasets_of_other_environments_are_not_merged(tmp_path):
 def write_two_agents(path):
     """Writes episodes of 3 steps, one row each of two agents."""
     agents = tuple(AgentSpec(name, CONVERTED.observation, CONVERTED.action) for name in "ab")
-    one = episode_steps(np.ones((4, 3), np.float32), np.zeros((3, 2), np.float32), np.ones(3, np.float32), True)
+    one = episode_steps(
+        np.ones((4, 3), np.float32), np.zeros((3, 2), np.float32), np.ones(3, np.float32), (True, False)
+    )
     with make_dataset(path, Manifest(dataclasses.replace(CONVERTED, agents=agents), 2)) as writer:
         writer.append(jax.tree.map(lambda leaf: np.concatenate([leaf] * 2, axis=1), one))
     return path

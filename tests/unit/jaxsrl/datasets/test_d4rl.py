@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.datasets.d4rl import from_d4rl
 from jaxsrl.datasets.dataset import find_damage, find_episodes, open_dataset
@@ -81,6 +82,48 @@ def test_long_episodes_of_files_without_timeouts_are_cut(tmp_path, length):
     np.testing.assert_allclose(steps.observation[:-1][steps.valid], expected[:, :3], rtol=1e-6)
     np.testing.assert_allclose(steps.reward[steps.valid], expected[:, 5], rtol=1e-6)
     assert find_episodes(steps).lengths.max() <= length
+
+
+@pytest.mark.parametrize(
+    ("changes", "env_id", "problem"),
+    [
+        (
+            {"actions": np.linspace(0, 20, 200).reshape(100, 2)},
+            None,
+            "expected actions of walk from -1 to 1: got 0 to 20",
+        ),
+        ({"actions": np.arange(100) % 3}, None, "expected actions of floats, got int64, .* use --env-id"),
+        ({"observations": np.zeros((100, 3), np.uint8)}, None, "expected observations of floats, got uint8"),
+        ({"observations": np.full((100, 3), np.nan)}, None, "expected observations of walk from -inf to inf: got nan"),
+        ({"actions": np.arange(100) % 3}, "CartPole-v1", "expected actions of CartPole-v1 from 0 to 1: got 0 to 2"),
+        ({"actions": np.full(100, 0.5)}, "CartPole-v1", "expected actions of CartPole-v1 from 0 to 1: got 0.5 to 0.5"),
+        ({"observations": np.zeros((100, 3))}, "CartPole-v1", r"expected observation \(4,\) float32 .*: got .* \(3,\)"),
+        ({"actions": np.full((100, 1), -2.1)}, "Pendulum-v1", "expected actions of Pendulum-v1 from -2 to 2: got -2.1"),
+    ],
+)
+def test_values_that_would_not_be_those_declared_are_rejected(tmp_path, changes, env_id, problem):
+    observations = np.zeros((100, 4 if env_id == "CartPole-v1" else 3), np.float32)
+    write_file(tmp_path / "walk.hdf5", {**file_of(), "observations": observations, **changes})
+    env = None if env_id is None else EnvConfig(env_id)
+    with pytest.raises(UserError, match=problem):
+        from_d4rl(tmp_path / "walk.hdf5", tmp_path / "set", env=env)
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("shape", [(100,), (100, 1)])
+def test_spaces_are_those_of_the_environment(tmp_path, shape):
+    acted = np.arange(100) % 2
+    arrays = {**file_of(), "observations": np.zeros((100, 4)), "actions": acted.reshape(shape)}
+    arrays["terminals"][:], arrays["timeouts"][:] = np.arange(100) == 49, np.arange(100) % 50 == 49
+    write_file(tmp_path / "poles.hdf5", arrays)
+    from_d4rl(tmp_path / "poles.hdf5", tmp_path / "set", env=EnvConfig("CartPole-v1"))
+    dataset = open_dataset(tmp_path / "set")
+    assert dataset.manifest.spec == EnvConfig("CartPole-v1").source().spec()
+    assert dataset.manifest.env["id"] == "CartPole-v1"
+    steps = dataset.steps
+    np.testing.assert_array_equal(steps.action[steps.valid], acted[:99])
+    last = steps.terminated | steps.truncated
+    assert [steps.terminated[last].tolist(), steps.truncated[last].tolist()] == [[True, False], [True, True]]
 
 
 def test_other_files_are_rejected(tmp_path):

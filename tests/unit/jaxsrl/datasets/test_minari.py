@@ -3,8 +3,10 @@
 import dataclasses
 import os
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.errors import UserError
@@ -96,7 +98,6 @@ def test_ids_that_minari_cannot_list_are_rejected(tmp_path, dataset_id):
 @pytest.mark.usefixtures("minari_root")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # about an author
 def test_a_dataset_that_minari_recorded_is_read(tmp_path):
-    import gymnasium
     import minari
 
     env = minari.DataCollector(gymnasium.make("CartPole-v1"))
@@ -123,6 +124,44 @@ def test_a_dataset_that_minari_recorded_is_read(tmp_path):
     assert dataset.manifest.env == {"id": "CartPole-v1", "suite": "gymnasium"}
     with pytest.raises(UserError, match="no local Minari dataset 'none/at-all-v0'"):
         from_minari("none/at-all-v0", tmp_path / "none")
+
+
+class Kinds(gymnasium.Env):
+    """Episodes of 3 steps that both terminate and truncate, with integer rewards."""
+
+    observation_space = spaces.MultiDiscrete([9, 2], dtype=np.int32)
+    action_space = spaces.MultiBinary(5)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.int32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.array([self.steps, 1], np.int32), self.steps, self.steps == 3, self.steps == 3, {}
+
+
+@pytest.mark.usefixtures("minari_root")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # about an author
+def test_a_dataset_of_minari_keeps_ends_dtypes_and_spaces(tmp_path):
+    import minari
+
+    env = minari.DataCollector(Kinds())
+    for _ in range(2):
+        env.reset()
+        for _ in range(3):
+            env.step(np.array([0, 1, 0, 0, 1], np.int8))
+    recorded = env.create_dataset("kinds/random-v0")
+    env.close()
+    from_minari("kinds/random-v0", tmp_path / "set")
+    assert to_minari(open_dataset(tmp_path / "set"), "kinds/back-v0") == 2
+    back = minari.load_dataset("kinds/back-v0")
+    for old, new in zip(recorded.iterate_episodes(), back.iterate_episodes(), strict=True):
+        assert new.terminations.tolist() == new.truncations.tolist() == [False, False, True]
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            np.testing.assert_array_equal(getattr(new, name), getattr(old, name))
+            assert getattr(new, name).dtype == getattr(old, name).dtype
+    assert (back.spec.observation_space, back.spec.action_space) == (Kinds.observation_space, Kinds.action_space)
 
 
 @pytest.mark.usefixtures("minari_root")

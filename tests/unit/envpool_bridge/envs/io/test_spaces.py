@@ -67,6 +67,7 @@ def test_a_leaf_of_an_unsupported_kind_is_named(bad):
     assert refusal(bad).startswith(f"e: observation is {bad}")
     assert refusal(action=nested).startswith(f"e: action['arm'][1] is {bad}")
     assert "which is not supported: expected Box, Discrete" in refusal(bad)
+    assert len(refusal(spaces.Text(5, charset="".join(map(chr, range(10_000)))))) < 700
 
 
 def test_dict_space_rejects_keys_that_are_not_strings():
