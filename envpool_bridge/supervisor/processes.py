@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-import cloudpickle
-
 from envpool_bridge.envs.function_name import function_name
 from envpool_bridge.envs.protocol import EnvSource, ResetRequest
+from envpool_bridge.envs.suites.registry import dumps_with_registrations
 from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerDiedError, WorkerError
 from envpool_bridge.shm.doorbell import MAX_POLL_MILLISECONDS, Doorbell
 from envpool_bridge.supervisor.channel import WorkerChannel
@@ -35,13 +34,13 @@ def pickle_source(source: EnvSource) -> bytes:
     """Returns the source as bytes for the workers, which never import the user's script.
 
     Definitions of modules are sent by name. Lambdas, closures, and definitions of the script or an interactive session
-    are sent by value, with the globals that they use.
+    are sent by value, with the globals that they use. Registrations of environments are sent along.
 
     Raises:
         UserError: it cannot be sent to another process.
     """
     try:
-        return cloudpickle.dumps(source)
+        return dumps_with_registrations(source)
     except Exception as error:  # raised by pickling the environment's globals
         make_env: Any = getattr(source, "make_env", type(source))
         raise UserError(

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-import cloudpickle
-
+from envpool_bridge.envs.suites.registry import dumps_with_registrations
 from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.options import RestartBudget, SupervisorOptions
 from jaxsrl.cluster.protocol.engine import STATS_SECONDS, Call, Engine, HostLostError, RemoteHost
@@ -86,7 +85,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
             raise RuntimeError("spawn comes first")
         self.incarnation += 1
         self.is_started, self.stats_call = True, None
-        self.start_call = self.remote.call("control", "start", cloudpickle.dumps(setup))
+        self.start_call = self.remote.call("control", "start", dumps_with_registrations(setup))
         for version, put in versions.held if versions is not None else ():
             self.publish(version, put)
 

@@ -16,6 +16,7 @@ from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.pool import EnvPool, PoolOptions
+from envpool_bridge.vector_env import PoolVectorEnv
 
 
 class Counter(gymnasium.Env):
@@ -39,10 +40,31 @@ ENTRY_POINTS = {
     "class": Counter,
     "name": "__main__:Counter",
     "lambda": lambda start=0: Counter(start),
+    "open file": lambda start=0, file=sys.stdin: Counter(start),
 }
+
+
+def play_in_function():
+    gymnasium.register("CartPole-v1", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=3)
+    gymnasium.register("Mine/Unused-v0", ENTRY_POINTS["open file"])
+    env = PoolVectorEnv([lambda: gymnasium.make("Mine/Counter-v0"), lambda: gymnasium.make("Mine/Counter-v0")])
+    observation, _ = env.reset()
+    env.close()
+    cart = PoolVectorEnv(lambda: gymnasium.make("CartPole-v1"), 1)
+    cart.reset(seed=0)
+    ends = [cart.step(np.array([step % 2]))[3].item() for step in range(3)]
+    cart.close()
+    print("began at", observation.tolist(), ends)
+
 
 if __name__ == "__main__":
     gymnasium.register("Mine/Counter-v0", ENTRY_POINTS[sys.argv[1]], max_episode_steps=50, kwargs={"start": 3})
+    if sys.argv[2] == "in a function":
+        try:
+            play_in_function()
+        except UserError as error:
+            print("refused:", error)
+        sys.exit()
     config = EnvConfig("Mine/Counter-v0", kwargs=sys.argv[2])
     try:
         pool = EnvPool(config.source(), PoolShape(2, 1, 1, 1, 4, 2), PoolOptions(run_seed=0))
@@ -67,6 +89,16 @@ def ran(tmp_path, entry_point, kwargs="{}"):
 @pytest.mark.parametrize("entry_point", ["class", "name", "lambda"])
 def test_an_id_that_only_the_script_registers_works_in_workers(tmp_path, entry_point):
     assert ran(tmp_path, entry_point) == "began at [3.0, 3.0]"
+
+
+@pytest.mark.parametrize("entry_point", ["class", "name", "lambda"])
+def test_a_function_may_make_ids_that_only_the_script_registers_or_changes(tmp_path, entry_point):
+    assert ran(tmp_path, entry_point, "in a function") == "began at [3.0, 3.0] [False, False, True]"
+
+
+def test_a_registration_that_cannot_be_sent_says_so_where_its_id_is_made(tmp_path):
+    refused = ran(tmp_path, "open file", "in a function")
+    assert "cannot send the registration of Mine/Counter-v0 (PicklingError: " in refused, refused
 
 
 def test_config_arguments_override_registered_ones(tmp_path):

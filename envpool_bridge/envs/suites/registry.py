@@ -1,9 +1,13 @@
-"""Lookup of ids in Gymnasium's registry, with hints for unknown ones, and registrations as data for workers."""
+"""Lookup of ids in Gymnasium's registry, with hints for unknown ones, and the registry as data for other processes."""
 
 import dataclasses
 import importlib
+import uuid
+import warnings
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration
 from gymnasium.envs.registration import find_highest_version, get_env_id, load_env_creator, parse_env_id
@@ -20,6 +24,7 @@ _SUITES_BY_PREFIX = {
     "Vizdoom": "vizdoom",
     "Crafter": "crafter",
 }
+_PROCESS = uuid.uuid4().hex
 
 
 def suite_of_id(env_id: str) -> Any:
@@ -62,10 +67,89 @@ def for_workers(registered: Registration) -> Registration:
         validate_installed("imageio", "mujoco")
     if isinstance(registered.entry_point, str) and "box2d" in registered.entry_point:
         validate_installed("Box2D", "box2d")
-    if isinstance(registered.entry_point, str) and registered.entry_point.startswith("__main__:"):
-        # The object itself is sent.
-        registered = dataclasses.replace(registered, entry_point=load_env_creator(registered.entry_point))
-    return registered
+    return dataclasses.replace(registered, entry_point=_outside_main(registered.entry_point))
+
+
+def _outside_main(entry_point: Any) -> Any:
+    """Returns the object of a name in the main module, which another process does not have; others as they are."""
+    is_name = isinstance(entry_point, str) and entry_point.startswith("__main__:")
+    return load_env_creator(entry_point) if is_name else entry_point
+
+
+def dumps_with_registrations(sent: Any) -> bytes:
+    """Returns an object pickled by cloudpickle; a process that loads it gets the registrations of this one too.
+
+    Functions may then make ids that only the user's script, or a package that it imports, registers. A registration that
+    cannot be pickled is replaced by one that says so.
+    """
+    registered = list(gymnasium.registry.values())
+    try:
+        registrations = cloudpickle.dumps([_portable(each) for each in registered])
+    except Exception:  # noqa: BLE001  raised by pickling a user's objects
+        registrations = cloudpickle.dumps([_portable_or_rejecting(each) for each in registered])
+    return cloudpickle.dumps(_Sent(registrations, sent))
+
+
+class _Sent:
+    """An object and pickled registrations, which unpickles as the object alone."""
+
+    def __init__(self, registrations: bytes, sent: Any) -> None:
+        self._reduced = _receive, (_PROCESS, registrations, sent)
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+def _receive(process: str, registrations: bytes, sent: Any) -> Any:
+    if process != _PROCESS:
+        # A package that registers its ids when a worker imports it does so again.
+        warnings.filterwarnings("ignore", ".*Overriding environment")
+        gymnasium.registry.update({each.id: each for each in cloudpickle.loads(registrations)})
+    return sent
+
+
+def _portable(registered: Registration) -> Registration:
+    creators = _lazy(registered.entry_point), _lazy(registered.vector_entry_point)
+    if creators == (registered.entry_point, registered.vector_entry_point):
+        return registered  # the usual case
+    return dataclasses.replace(registered, entry_point=creators[0], vector_entry_point=creators[1])
+
+
+def _portable_or_rejecting(registered: Registration) -> Registration:
+    """Returns a registration whose `make` raises UserError if this one cannot be sent: the id may be one that nobody makes."""
+    try:
+        portable = _portable(registered)
+        cloudpickle.dumps(portable)
+    except Exception as error:  # noqa: BLE001  raised by pickling a user's objects
+        reject = partial(_raise_not_sent, f"{registered.id} ({type(error).__name__}: {error})")
+        return Registration(registered.id, entry_point=reject, vector_entry_point=reject)
+    return portable
+
+
+def _raise_not_sent(registered: str, **_: Any) -> Any:
+    raise UserError(
+        f"cannot send the registration of {registered} to worker processes: register it with the name of a class in a module"
+    )
+
+
+def _lazy(entry_point: Any) -> Any:
+    found = _outside_main(entry_point)
+    return found if found is None or isinstance(found, str | _Creator) else _Creator(cloudpickle.dumps(found))
+
+
+class _Creator:
+    """Entry point that is unpickled when it makes an environment, so that nothing is imported for other ids."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return cloudpickle.loads(self._pickled)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:  # Gymnasium reads `metadata` of a class
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(cloudpickle.loads(self._pickled), name)
 
 
 def newest_registration(env_id: str) -> Registration:
