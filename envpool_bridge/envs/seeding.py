@@ -15,17 +15,17 @@ class EpisodeSeeds:
         self._seeds: list[int] = []
 
     def seed(self, episode: int) -> int:
-        """Returns the 32-bit seed of an episode."""
+        """Returns the seed of an episode, in [0, 2**31): some environments keep it in a C int."""
         block, place = divmod(episode, _BLOCK)
         if block != self._block:
             sequence = np.random.SeedSequence((*self._entropy, block))
-            self._seeds = sequence.generate_state(_BLOCK, np.uint32).tolist()
+            self._seeds = (sequence.generate_state(_BLOCK, np.uint32) % 2**31).tolist()
             self._block = block
         return self._seeds[place]
 
 
 def episode_seed(run_seed: int, row: int, episode: int) -> int:
-    """Returns the 32-bit seed of one episode."""
+    """Returns the seed of one episode, in [0, 2**31)."""
     return EpisodeSeeds(run_seed, row).seed(episode)
 
 

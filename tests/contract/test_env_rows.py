@@ -242,6 +242,7 @@ def test_vector_env_equals_single_envs(name):
 def test_episode_seeds_differ_by_run_row_and_episode():
     seeds = {episode_seed(run, row, episode) for run in range(4) for row in range(8) for episode in range(130)}
     assert len(seeds) == 4 * 8 * 130
+    assert 2**31 * 0.99 < max(seeds) < 2**31  # OpenSpiel's and others' seeds are C ints
     one = EpisodeSeeds(1, 2)
     assert [one.seed(e) for e in (0, 70, 3)] == [episode_seed(1, 2, e) for e in (0, 70, 3)]
 

@@ -92,11 +92,11 @@ def test_an_id_that_only_the_script_registers_works_in_workers(tmp_path, entry_p
 
 
 @pytest.mark.parametrize("entry_point", ["class", "name", "lambda"])
-def test_a_function_may_make_ids_that_only_the_script_registers_or_changes(tmp_path, entry_point):
+def test_a_function_may_make_ids_that_only_the_script_knows(tmp_path, entry_point):
     assert ran(tmp_path, entry_point, "in a function") == "began at [3.0, 3.0] [False, False, True]"
 
 
-def test_a_registration_that_cannot_be_sent_says_so_where_its_id_is_made(tmp_path):
+def test_a_registration_that_cannot_be_sent_is_rejected_if_made(tmp_path):
     refused = ran(tmp_path, "open file", "in a function")
     assert "cannot send the registration of Mine/Counter-v0 (PicklingError: " in refused, refused
 

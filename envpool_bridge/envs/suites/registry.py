@@ -116,7 +116,7 @@ def _portable(registered: Registration) -> Registration:
 
 
 def _portable_or_rejecting(registered: Registration) -> Registration:
-    """Returns a registration whose `make` raises UserError if this one cannot be sent: the id may be one that nobody makes."""
+    """Returns a registration whose `make` raises UserError if this one cannot be sent: its id may never be made."""
     try:
         portable = _portable(registered)
         cloudpickle.dumps(portable)
@@ -133,8 +133,8 @@ def _raise_not_sent(registered: str, **_: Any) -> Any:
 
 
 def _lazy(entry_point: Any) -> Any:
-    found = _outside_main(entry_point)
-    return found if found is None or isinstance(found, str | _Creator) else _Creator(cloudpickle.dumps(found))
+    known = _outside_main(entry_point)
+    return known if known is None or isinstance(known, str | _Creator) else _Creator(cloudpickle.dumps(known))
 
 
 class _Creator:
