@@ -1,7 +1,8 @@
 """Closing of several environments, none of which may keep the others from being closed."""
 
-from collections.abc import Iterable
-from typing import Protocol
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 
 class Closes(Protocol):
@@ -10,6 +11,18 @@ class Closes(Protocol):
     def close(self) -> None:
         """Releases the resources."""
         ...
+
+
+@contextlib.contextmanager
+def closed_on_error() -> Iterator[list[Any]]:
+    """Gives an empty list of owners. If the block raises, closes those that are in it by then, and raises the same exception."""
+    owners: list[Any] = []
+    try:
+        yield owners
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first exception matters more
+            close_each(owners)
+        raise
 
 
 def close_each(owners: Iterable[Closes]) -> None:

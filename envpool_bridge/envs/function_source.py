@@ -37,6 +37,8 @@ def as_source(env: AnyEnv) -> EnvSource:
     if hasattr(made, "observation_space") and hasattr(made, "step"):
         made.close()
         return GymnasiumSource(make)
+    if hasattr(made, "close"):
+        made.close()
     raise UserError(
         f"{function_name(make)} does not make an environment: expected one of Gymnasium or PettingZoo, got {type(made).__name__}"
     )

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from envpool_bridge.envs.closing import close_each
+from envpool_bridge.envs.closing import close_each, closed_on_error
 from envpool_bridge.envs.concurrent_step import make_concurrent_step
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.action_reader import ActionReader
@@ -82,9 +82,10 @@ class GymnasiumSource(OneByOneSource):
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "GymnasiumRows":
         """Makes the rows of these ids."""
-        envs = [self.make_env() for _ in row_ids]
-        spec, settings = self._spec(envs[0]), (self.check_range, self.clip_actions, self.overlap_rows)
-        rows = GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
+        with closed_on_error() as envs:
+            envs.extend(self.make_env() for _ in row_ids)  # adds one after another
+            spec, settings = self._spec(envs[0]), (self.check_range, self.clip_actions, self.overlap_rows)
+            rows = GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
         if self.stagger and run_seed is not None:
             rows.first_limits = [first_episode_steps(run_seed, row, self.stagger) for row in row_ids]
         return rows

@@ -6,7 +6,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from envpool_bridge.envs.closing import close_each
+from envpool_bridge.envs.closing import close_each, closed_on_error
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.homogeneous_agents import HomogeneousAgents, are_homogeneous
 from envpool_bridge.envs.io.info_fields import write_infos
@@ -67,16 +67,15 @@ class ParallelSource(OneByOneSource):
         Raises:
             UserError: the ids split an environment.
         """
-        first = self.make_env()
-        spec = self._spec(first)
-        count, remainder = divmod(len(row_ids), spec.rows_per_env)
-        if remainder or row_ids[0] % spec.rows_per_env:
-            raise UserError(
-                f"{spec.env_id} has {spec.rows_per_env} agents, each a row: expected rows of whole environments, got "
-                f"{len(row_ids)} from row {row_ids[0]}"
-            )
-        envs = [first, *(self.make_env() for _ in range(count - 1))]
-        return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
+        with closed_on_error() as envs:
+            envs.append(self.make_env())
+            spec = self._spec(envs[0])
+            count, remainder = divmod(len(row_ids), spec.rows_per_env)
+            if remainder or row_ids[0] % spec.rows_per_env:
+                problem = f"expected rows of whole environments, got {len(row_ids)} from row {row_ids[0]}"
+                raise UserError(f"{spec.env_id} has {spec.rows_per_env} agents, each a row: {problem}")
+            envs.extend(self.make_env() for _ in range(count - 1))  # adds one after another
+            return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
 
     def _spec(self, env: ParallelEnv) -> EnvSpec:
         spec = parallel_spec(env, self.env_id or type(env).__name__, self.global_state)

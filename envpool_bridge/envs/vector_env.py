@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from envpool_bridge.envs.closing import closed_on_error
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.info_fields import write_infos
@@ -58,8 +59,9 @@ class VectorSource:
 
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "VectorRows":
         """Makes the rows of these ids."""
-        env = self.make_vector_env(len(row_ids))
-        rows = VectorRows(env, self._spec(env), row_ids, run_seed, keep_infos, self.check_range)
+        with closed_on_error() as made:
+            made.append(env := self.make_vector_env(len(row_ids)))
+            rows = VectorRows(env, self._spec(env), row_ids, run_seed, keep_infos, self.check_range)
         rows.seeds_rows = self.seeds_rows or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         return rows
 

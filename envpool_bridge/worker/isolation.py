@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from envpool_bridge.envs.closing import close_each
+from envpool_bridge.envs.closing import close_each, closed_on_error
 from envpool_bridge.envs.protocol import (
     EnvRows,
     EnvSource,
@@ -92,7 +92,12 @@ class IsolatedRows:
         self._source, self._row_ids, self._run_seed = source, list(row_ids), run_seed
         size = spec.rows_per_env
         spans = [slice(begin, begin + size) for begin in range(0, len(row_ids), size)]
-        self._envs = [_Environment(rows, self._make(rows), RestartBudget(*budget)) for rows in spans]
+        with closed_on_error() as made:
+            for rows in spans:
+                made.append(self._make(rows))
+            self._envs = [
+                _Environment(rows, inside, RestartBudget(*budget)) for rows, inside in zip(spans, made, strict=True)
+            ]
 
     def reset(self, request: ResetRequest, out: FirstRows | StepRows) -> None:
         """Starts or replays episodes in all rows; an environment that fails is replaced."""

@@ -37,6 +37,7 @@ def main(descriptors: Sequence[int]) -> None:
     faulthandler.enable(descriptors[3])
     faulthandler.register(STACK_SIGNAL, descriptors[3])  # even when an environment hangs in C
     connection = Connection(descriptors[1])
+    worker: Worker | None = None
     try:
         config: WorkerConfig = connection.recv()
         worker = _make_worker(config, connection, descriptors)
@@ -49,5 +50,7 @@ def main(descriptors: Sequence[int]) -> None:
             connection.send(ErrorMessage(type(error).__name__, str(error), text))
         except OSError:
             traceback.print_exc()
+        if worker is not None:
+            worker.close()  # an engine may outlive the process otherwise
         flush_output()
         os._exit(1)

@@ -15,7 +15,7 @@ import cloudpickle
 import gymnasium  # noqa: F401  imported before the fork, so that a worker starts in milliseconds
 import numpy as np
 
-from envpool_bridge.envs.closing import close_each
+from envpool_bridge.envs.closing import close_each, closed_on_error
 from envpool_bridge.envs.protocol import (
     EnvRows,
     EnvSource,
@@ -159,13 +159,14 @@ class Worker:
         self._board.start_disabled(config.worker)
         source: EnvSource = pickle.loads(config.source)
         self._parts: list[Part] = []
-        for part in shape.parts_of_worker(config.worker):
-            rows = self._make_rows(source, part)
-            self._parts.append(Part(part, config.layout, self._slots, rows, options.verify_every))
-            if has_stages(config.layout.spec) and not config.disabled:
-                cast("StagedRows", rows).read_stage = partial(self._read_stage, self._parts[-1])
-            if isinstance(rows, IsolatedRows):
-                rows.on_cut = partial(self._cut, self._parts[-1])
+        with closed_on_error() as made:
+            for part in shape.parts_of_worker(config.worker):
+                made.append(rows := self._make_rows(source, part))
+                self._parts.append(Part(part, config.layout, self._slots, rows, options.verify_every))
+                if has_stages(config.layout.spec) and not config.disabled:
+                    cast("StagedRows", rows).read_stage = partial(self._read_stage, self._parts[-1])
+                if isinstance(rows, IsolatedRows):
+                    rows.on_cut = partial(self._cut, self._parts[-1])
         incarnation = self._counters.incarnation(self._parts[0].part)
         journal_parts(options.journal, self._parts, options.first_row, config.worker, incarnation)
         # A replacement worker continues its predecessor's count.
@@ -230,6 +231,10 @@ class Worker:
             if not any(progressed):
                 self._waiter.wait(self._may_advance, _IDLE_SECONDS)
                 self._counters.post_waited(self._parts[0].part, self._waiter.waited_seconds)
+        self.close()
+
+    def close(self) -> None:
+        """Closes the environments; prints what they raise."""
         try:
             close_each([part.rows for part in self._parts])
         except Exception:  # noqa: BLE001  all steps are done: the parent has stopped reading messages
