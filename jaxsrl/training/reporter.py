@@ -53,11 +53,20 @@ class Reporter:
         self._before: dict[str, float] = self._totals()
         self._measured_from = (self._since, self._before)  # the newest record's beginning
         self.checkpoint_update = 0
+        self._written: tuple[int, ...] = ()
 
     @property
     def num_updates(self) -> int:
         """Returns updates of the learner so far."""
         return self._learner.num_updates
+
+    @property
+    def has_news(self) -> bool:
+        """Returns whether an update or a save has followed the newest record."""
+        return self._written != self._progress()
+
+    def _progress(self) -> tuple[int, ...]:
+        return self._learner.num_updates, self.checkpoint_update, self._learner.stats.unsaved
 
     def due(self, every_seconds: float) -> bool:
         """Returns whether the newest record is older than this."""
@@ -91,7 +100,7 @@ class Reporter:
         self._sink.write(
             Record(self._learner.num_updates, env_steps, env_steps * self._repeat, now - self._started, values)
         )
-        self._since, self._before = now, totals
+        self._since, self._before, self._written = now, totals, self._progress()
 
     def _totals(self) -> dict[str, float]:
         stats = self._learner.stats

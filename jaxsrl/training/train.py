@@ -96,7 +96,8 @@ class TrainingLoop:
             if self._coordinator.decide(is_unsaved):  # only process 0 knows whether its last save failed
                 self._save(learner, must=True)
             self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
-            self._write_record()
+            if self._reporter.has_news:
+                self._write_record()
         return self._report(first, learner.num_updates, time.perf_counter() - started)
 
     def _has_work(self, num_updates: int) -> bool:
@@ -119,7 +120,9 @@ class TrainingLoop:
         interval = config.checkpoint.interval_updates
         if interval and learner.num_updates % interval == 0 and self._checkpoints.has_news(learner):
             self._save_if_new()
-        if self._reporter is not None and self._reporter.due(config.metrics.interval_seconds):
+        # The end of the run writes the record of its last update, after the last save.
+        is_last = learner.num_updates >= config.num_updates or self.should_stop()
+        if self._reporter is not None and not is_last and self._reporter.due(config.metrics.interval_seconds):
             self._write_record()
 
     def should_stop(self) -> bool:

@@ -1,5 +1,6 @@
 """The training loop around a trainable that only counts."""
 
+import json
 import os
 import signal
 from types import SimpleNamespace
@@ -120,6 +121,19 @@ def test_train_saves_and_closes(tmp_path):
     assert (report.num_updates, report.env_steps, report.stopped_by) == (6, 24, "")
     assert counter.events == ["start", "check", None]
     assert CheckpointStore(tmp_path / "checkpoints").steps() == [4, 6]
+
+
+@pytest.mark.parametrize("stopped_after", [3, 6])
+def test_every_update_has_one_record(tmp_path, stopped_after):
+    class Stopping(Callback):
+        def on_update(self, run):
+            if run.num_updates == stopped_after < 6:
+                run.stop("enough")
+
+    train(tmp_path, Counter(), callbacks=[Stopping()])
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["update"] for record in records] == list(range(1, stopped_after + 1))
+    assert records[-1]["checkpoint/update"] == stopped_after
 
 
 def test_train_resumes_and_starts_nothing_when_complete(tmp_path, fits):
