@@ -91,7 +91,7 @@ class EnvConfig:
             (base, randomwalls), "smax" (scenarios).
         kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of
             `gymnasium.make`, the probe or the JAX environment. `--env.kwargs.NAME VALUE` sets one of them.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         mask_from_info: moves `info["action_mask"]`, the legal actions, into the observation, where agents read it; only
             for suite "gymnasium".
         frame_stack: number of newest values of every Box that agents see at once, each stored once; only for suites
@@ -123,7 +123,7 @@ class EnvConfig:
     id: str = "CartPole-v1"
     suite: Suite = "auto"
     kwargs: str = "{}"
-    check_range: bool = True
+    strict: bool = True
     mask_from_info: bool = False
     frame_stack: int = 1
     action_repeat: int = 1
@@ -209,13 +209,13 @@ class EnvConfig:
                 f"mask_from_info is for suite 'gymnasium', got {self.suite!r}: set it false, and put masks in the observation"
             )
         if self.suite in _SOURCES:
-            return _SOURCES[self.suite](self.id, arguments, self.check_range)
+            return _SOURCES[self.suite](self.id, arguments, self.strict)
         if self.suite == "gymnasium":
-            return gymnasium_source(self.id, arguments, self.check_range, self.mask_from_info)
+            return gymnasium_source(self.id, arguments, self.strict, self.mask_from_info)
         if self.suite == "probe" and self.id in TEAM_PROBES:
-            return team_probe_source(self.id, arguments, self.check_range)
+            return team_probe_source(self.id, arguments, self.strict)
         if self.suite == "probe":
-            return GymnasiumSource(_probe(self.id, arguments), self.id, check_range=self.check_range)
+            return GymnasiumSource(_probe(self.id, arguments), self.id, strict=self.strict)
         raise UserError(f"environments of suite {self.suite!r} are made by jaxsrl.envs.registry.make_env(config)")
 
     def tasks(self) -> dict[str, "EnvConfig"]:

@@ -38,7 +38,7 @@ from envpool_bridge.spec.tree import Tree, leaves, take
 _NUMBERS = validation.NUMBERS
 _BOOLS = validation.BOOLS
 _call: Callable[..., Any] = call
-_STRICT_EVERY = 16  # steps between exact checks of types; see `_require_forms`
+_THOROUGH_EVERY = 16  # steps between exact checks of types; see `_require_forms`
 
 MakeEnv = Callable[[], gymnasium.Env]
 
@@ -51,7 +51,7 @@ class GymnasiumSource(OneByOneSource):
         make_env: makes one environment; any callable that cloudpickle can send to workers.
         env_id: name for messages; "" takes the environment's own.
         action_repeat: steps of the environment, or frames of its emulator, per env step.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds, as is usual with Gaussian policies.
         keep_64_bits: store 64-bit observations, actions and rewards unchanged; jax reads 32 bits.
         frame_stack: number of newest values of every Box that agents see at once; each is stored once.
@@ -69,7 +69,7 @@ class GymnasiumSource(OneByOneSource):
     make_env: MakeEnv
     env_id: str = ""
     action_repeat: int = 1
-    check_range: bool = True
+    strict: bool = True
     clip_actions: bool = True
     keep_64_bits: bool = False
     frame_stack: int = 1
@@ -84,7 +84,7 @@ class GymnasiumSource(OneByOneSource):
         """Makes the rows of these ids."""
         with closed_on_error() as envs:
             envs.extend(self.make_env() for _ in row_ids)  # adds one after another
-            spec, settings = self._spec(envs[0]), (self.check_range, self.clip_actions, self.overlap_rows)
+            spec, settings = self._spec(envs[0]), (self.strict, self.clip_actions, self.overlap_rows)
             rows = GymnasiumRows(envs, spec, row_ids, run_seed, keep_infos, *settings)
         if self.stagger and run_seed is not None:
             rows.first_limits = [first_episode_steps(run_seed, row, self.stagger) for row in row_ids]
@@ -106,7 +106,7 @@ class GymnasiumRows:
         row_ids: ids of the rows.
         run_seed: seed of the run, or None for Gymnasium's own seeding.
         keep_infos: whether to keep the infos of each step.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds.
         overlap_rows: as in GymnasiumSource.
 
@@ -124,7 +124,7 @@ class GymnasiumRows:
         row_ids: Sequence[int],
         run_seed: int | None,
         keep_infos: bool,
-        check_range: bool,
+        strict: bool,
         clip_actions: bool = True,
         overlap_rows: bool = False,
     ) -> None:
@@ -147,14 +147,14 @@ class GymnasiumRows:
         self._call_all: Callable[..., Iterable[Any]] = self._concurrent or partial(map, _call)
         self._keep_infos = keep_infos
         self._writer = ObservationWriter(spec, self._row_ids)
-        self._values = validation.ValueCheck(spec, self._row_ids, check_range)
+        self._values = validation.ValueCheck(spec, self._row_ids, strict)
         self._actions = ActionReader(spec.action, clip_actions)
         self._num_frames = num_frames(spec)
         self._last_observation: Tree = None  # [R, ...] a leaf, the policy's present input
         self._episodes = [0] * self.num_rows
         self._ended_rows: list[int] = []  # rows that the next step resets
         self._num_steps = 0
-        self._strict_every = 1 if keep_infos else _STRICT_EVERY
+        self._thorough_every = 1 if keep_infos else _THOROUGH_EVERY
 
     def _make_limits(self, envs: Sequence[gymnasium.Env]) -> TimeLimits:
         return TimeLimits(envs)
@@ -171,7 +171,7 @@ class GymnasiumRows:
                 observation, info = self._replay(row, request, out)
             observations.append(observation)
             infos.append(info)
-        self._writer.write(observations, out.observation, self._num_steps, strict=True)
+        self._writer.write(observations, out.observation, self._num_steps, thorough=True)
         self._values.verify(take(out.observation, None), None, self._num_steps)
         self._last_observation = out.observation
         if isinstance(out, StepRows):
@@ -191,10 +191,10 @@ class GymnasiumRows:
         actions = self._env_actions(action)
         self._num_steps += 1
         observations, rewards, terminated, truncated, infos = self._columns(self._call_envs(actions))
-        strict = self._strict_every == 1 or self._num_steps % self._strict_every == 1
-        if strict:
+        thorough = self._thorough_every == 1 or self._num_steps % self._thorough_every == 1
+        if thorough:
             self._require_forms(rewards, terminated, truncated)
-        self._writer.write(observations, out.observation, self._num_steps, strict)
+        self._writer.write(observations, out.observation, self._num_steps, thorough)
         self._last_observation = out.observation
         try:
             with np.errstate(over="ignore"):  # becomes infinite, which `verify` rejects

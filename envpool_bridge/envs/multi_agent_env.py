@@ -40,7 +40,7 @@ class ParallelSource(OneByOneSource):
         env_id: name for messages; "" takes the class's.
         team_reward: "own" gives every agent its reward; "sum" and "mean" give all agents that of the team.
         global_state: whether the environment's `state()` is recorded for centralized critics, as the leaf "state".
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds.
         info_fields: numbers in the agents' infos to record; see EnvSpec.
         stage: as in GymnasiumSource.
@@ -53,7 +53,7 @@ class ParallelSource(OneByOneSource):
     env_id: str = ""
     team_reward: TeamReward = "own"
     global_state: bool = False
-    check_range: bool = True
+    strict: bool = True
     clip_actions: bool = True
     info_fields: tuple[str, ...] = ()
     stage: int | None = None
@@ -117,10 +117,9 @@ class ParallelRows:
         self._names = [agent.name for agent in spec.agents]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._columns = [
-            PerAgentRows(spec, place, row_ids, source.check_range, source.clip_actions)
-            for place in range(spec.rows_per_env)
+            PerAgentRows(spec, place, row_ids, source.strict, source.clip_actions) for place in range(spec.rows_per_env)
         ]
-        checks = source.check_range, source.clip_actions
+        checks = source.strict, source.clip_actions
         self._alike = HomogeneousAgents(spec, self._row_ids, *checks) if are_homogeneous(spec) else None
         ids = [row // spec.rows_per_env for row in row_ids[:: spec.rows_per_env]]
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, env_id) for env_id in ids]
@@ -147,7 +146,7 @@ class ParallelRows:
             shown.append(observations)
             self._present[number] = [name in observations for name in self._names]
             self._ended[number] = not self._envs[number].agents or self._cuts[number] <= self._num_steps
-        self._write(shown, out.observation, strict=True)
+        self._write(shown, out.observation, thorough=True)
         self._verify_values(take(out.observation, None))
         if isinstance(out, StepRows):
             out.mark_reset()
@@ -171,7 +170,7 @@ class ParallelRows:
                 infos += [env_infos.get(name, {}) for name in self._names]
         if self._num_steps >= self._next_cut:
             self._cut(out)
-        self._write(shown, out.observation, strict=self._num_steps % 16 == 1)
+        self._write(shown, out.observation, thorough=self._num_steps % 16 == 1)
         if self._keep_infos:
             self.infos = infos
         if out.infos:
@@ -351,17 +350,17 @@ class ParallelRows:
         columns = [column.read(action) for column in self._columns]
         return [dict(zip(self._names, one, strict=True)) for one in zip(*columns, strict=True)]
 
-    def _write(self, shown: list[dict[str, Any]], out: Tree, strict: bool) -> None:
+    def _write(self, shown: list[dict[str, Any]], out: Tree, thorough: bool) -> None:
         if self._spec.critic_only:
             shown = [with_state(env, names) for env, names in zip(self._envs, shown, strict=True)]
         if self._alike is not None:
             try:
-                self._alike.write(shown, out, self._num_steps, strict)
+                self._alike.write(shown, out, self._num_steps, thorough)
                 return
             except BadEnvOutputError:
-                strict = True  # agent by agent, for a message that names the agent
+                thorough = True  # agent by agent, for a message that names the agent
         for column in self._columns:
-            column.write([observations.get(column.name) for observations in shown], out, self._num_steps, strict)
+            column.write([observations.get(column.name) for observations in shown], out, self._num_steps, thorough)
 
     def _verify_values(self, observation: Tree) -> None:
         if self._alike is not None:

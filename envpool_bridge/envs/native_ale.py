@@ -65,7 +65,7 @@ class AleVectorSource(VectorSource):
         return dataclasses.replace(self, make_vector_env=partial(_make, self.env_id, options), options=options)
 
 
-def ale_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> AleVectorSource:
+def ale_vector_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> AleVectorSource:
     """Returns the source of an Atari game: [frame_stack, 84, 84] uint8 as agents see it, each frame stored once.
 
     Raises:
@@ -79,7 +79,7 @@ def ale_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
         partial(_make, env_id, options),
         env_id,
         options.frame_skip,
-        check_range,
+        strict,
         options.frame_stack,
         seeds_rows=True,
         options=options,

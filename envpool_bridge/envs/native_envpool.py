@@ -35,14 +35,14 @@ class NativeEnvPoolSource(VectorSource):
         return dataclasses.replace(self, make_vector_env=make, action_repeat=self.action_repeat * repeat)
 
 
-def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> NativeEnvPoolSource:
+def native_envpool_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> NativeEnvPoolSource:
     """Returns the source of an EnvPool task, with EnvPool's own defaults.
 
     Args:
         env_id: EnvPool's name of the task, e.g. "Pong-v5".
         kwargs: arguments of `envpool.make`, such as "num_threads"; and "frame_stack", by which this package stacks
             frames, each stored once (EnvPool's own "stack_num" is then 1). Pixels of MuJoCo are stacked by EnvPool: [3 N, H, W].
-        check_range: as in VectorSource.
+        strict: as in VectorSource.
 
     Raises:
         UserError: unknown task or arguments, or the package or the library that draws is missing.
@@ -67,7 +67,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], check_range: bool
     # Only tasks with stacked frames count emulator frames; "frame_skip" of a physics engine is not one.
     action_repeat = int(config["frame_skip"]) if "stack_num" in config else 1
     make = partial(_Pool, env_id, arguments, frame_stack > 1)
-    return NativeEnvPoolSource(make, env_id, action_repeat, check_range, frame_stack, seeds_rows=True)
+    return NativeEnvPoolSource(make, env_id, action_repeat, strict, frame_stack, seeds_rows=True)
 
 
 def _import_envpool(draws: bool = False) -> Any:

@@ -34,7 +34,7 @@ class VectorSource:
             import it.
         env_id: name for messages; "" takes the environment's own.
         action_repeat: emulator frames per env step.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         frame_stack: number of newest values of every array that agents see at once; each is stored once.
         seeds_rows: whether its `reset` takes a list with one seed for each row. Gymnasium's SyncVectorEnv and
             AsyncVectorEnv do, and are detected. Others get the first row's seed and derive the rest from it.
@@ -44,7 +44,7 @@ class VectorSource:
     make_vector_env: MakeVectorEnv
     env_id: str = ""
     action_repeat: int = 1
-    check_range: bool = True
+    strict: bool = True
     frame_stack: int = 1
     seeds_rows: bool = False
     info_fields: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class VectorSource:
         """Makes the rows of these ids."""
         with closed_on_error() as made:
             made.append(env := self.make_vector_env(len(row_ids)))
-            rows = VectorRows(env, self._spec(env), row_ids, run_seed, keep_infos, self.check_range)
+            rows = VectorRows(env, self._spec(env), row_ids, run_seed, keep_infos, self.strict)
         rows.seeds_rows = self.seeds_rows or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         return rows
 
@@ -87,7 +87,7 @@ class VectorRows:
         row_ids: ids of the rows.
         run_seed: seed of the run, or None for Gymnasium's own seeding.
         keep_infos: whether to keep the infos of each step.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Attributes:
         seeds_rows: as in VectorSource.
@@ -100,7 +100,7 @@ class VectorRows:
         row_ids: Sequence[int],
         run_seed: int | None,
         keep_infos: bool,
-        check_range: bool,
+        strict: bool,
     ) -> None:
         self.num_rows = env.num_envs
         self.infos: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ class VectorRows:
         self._run_seed = run_seed
         self._keep_infos = keep_infos
         self._writer = VectorObservationWriter(spec, self._row_ids)
-        self._values = validation.ValueCheck(spec, self._row_ids, check_range)
+        self._values = validation.ValueCheck(spec, self._row_ids, strict)
         self._actions = ActionReader(spec.action, True)
         self._last_observation: Tree = None  # [R, ...] a leaf, the policy's present input
         self._ended = np.zeros(self.num_rows, bool)

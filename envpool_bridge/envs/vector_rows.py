@@ -148,7 +148,7 @@ class VectorRows(GymnasiumRows):
     def __init__(self, envs: Sequence[gymnasium.Env], source: VectorRowsSource, row_ids: Sequence[int]) -> None:
         ranges = source.same_observations
         self._mode = source.autoreset_mode  # decides the time limits
-        super().__init__(envs, source.env_spec, row_ids, None, keep_infos=True, check_range=ranges, clip_actions=False)
+        super().__init__(envs, source.env_spec, row_ids, None, keep_infos=True, strict=ranges, clip_actions=False)
         self.infos: list[Any] = [{} for _ in envs]
         self._objects = _ObjectWriter(len(envs)) if source.object_observations else None
         if self._objects is not None:
@@ -347,8 +347,8 @@ class VectorRows(GymnasiumRows):
 class _NewestWriter(ObservationWriter):
     """Writer of the first observation of a pair: the newest one; the second is the final one of the last episode."""
 
-    def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
-        super().write(observations, out[0], step, strict)
+    def write(self, observations: Sequence[Any], out: Tree, step: int, thorough: bool) -> None:
+        super().write(observations, out[0], step, thorough)
 
 
 class _ObjectWriter(ObservationWriter):
@@ -357,8 +357,8 @@ class _ObjectWriter(ObservationWriter):
     def __init__(self, num_rows: int) -> None:
         self.newest: list[Any] = [None] * num_rows
 
-    def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
-        del out, step, strict
+    def write(self, observations: Sequence[Any], out: Tree, step: int, thorough: bool) -> None:
+        del out, step, thorough
         self.newest = list(observations)
 
     def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> None:

@@ -33,11 +33,11 @@ class JaxSource:
 
     Attributes:
         make_jax_env: makes the environment; picklable.
-        check_range: whether observations must be within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
     """
 
     make_jax_env: Callable[[], JaxEnv]
-    check_range: bool = True
+    strict: bool = True
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row. Raises BadEnvOutputError if the environment does not return what it declares."""
@@ -50,7 +50,7 @@ class JaxSource:
     def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "JaxRows":
         """Makes rows of these ids; JAX environments have no infos."""
         del keep_infos
-        return JaxRows(self.make_jax_env(), row_ids, run_seed, self.check_range)
+        return JaxRows(self.make_jax_env(), row_ids, run_seed, self.strict)
 
 
 class JaxRows:
@@ -60,14 +60,14 @@ class JaxRows:
         read_stage: as in StagedRows; levels alone.
     """
 
-    def __init__(self, env: JaxEnv, row_ids: Sequence[int], run_seed: int | None, check_range: bool = True) -> None:
+    def __init__(self, env: JaxEnv, row_ids: Sequence[int], run_seed: int | None, strict: bool = True) -> None:
         self.num_rows = len(row_ids)
         self.read_stage: Callable[[int], int | None] = lambda row: None
         self.infos: list[dict[str, Any]] = []
         self._env = env
         self._spec = env.spec()
         self._row_ids = np.asarray(row_ids, np.uint32)
-        self._values = validation.ValueCheck(self._spec, list(row_ids), check_range)
+        self._values = validation.ValueCheck(self._spec, list(row_ids), strict)
         self._device = _cpu_device()
         self._num_steps = 0
         self._run_seed = run_seed

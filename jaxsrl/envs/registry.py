@@ -55,7 +55,7 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
         from jaxsrl.envs.smax import smax_source
 
         _reject_settings(config, *_NOT_IN_JAX, "levels")
-        source = smax_source(config.id, config.arguments(), config.check_range)
+        source = smax_source(config.id, config.arguments(), config.strict)
         source = dataclasses.replace(source, info_fields=config.info_fields)
         if config.action_repeat > 1:
             source = with_action_repeat(source, config.action_repeat)
@@ -64,7 +64,7 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
         return config.source()
     _reject_settings(config, *_NOT_IN_JAX, "info_fields")
     make_jax_env(config)  # raises here instead of in a worker
-    return JaxSource(partial(make_jax_env, config), check_range=config.check_range)
+    return JaxSource(partial(make_jax_env, config), strict=config.strict)
 
 
 def _reject_settings(config: EnvConfig, *names: str) -> None:

@@ -54,7 +54,7 @@ class SmaxOptions(TeamOptions):
         validate_at_least(1, max_steps=self.max_steps)
 
 
-def smax_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+def smax_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> ParallelSource:
     """Returns a source of rows of the allied units of a battle.
 
     A worker process imports jax, as for every JAX environment (see JaxSource), and computes on the CPU.
@@ -62,14 +62,14 @@ def smax_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Paral
     Args:
         env_id: id of a scenario: "3m", "2s3z", "5m_vs_6m", "smacv2_5_units", ...
         kwargs: fields of SmaxOptions.
-        check_range: whether observations must be within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
         UserError: unknown scenario, unknown or bad options, or the package is missing.
     """
     validate_env_id(env_id, SUITE, _package().smax_env.MAP_NAME_TO_SCENARIO)
     options = options_of(SmaxOptions, SUITE, env_id, kwargs)
-    return team_source(partial(SmaxBattle, env_id, options), env_id, options, check_range)
+    return team_source(partial(SmaxBattle, env_id, options), env_id, options, strict)
 
 
 class SmaxBattle(AlikeAgents):

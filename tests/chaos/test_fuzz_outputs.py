@@ -209,7 +209,7 @@ def outputs(draw):
 def check_output(name, result):
     """Row 1 returns `result`, row 0 what is right: fails unless that is stored, or refused, as the oracle says."""
     envs = [Says(name), Says(name)]
-    rows = GymnasiumRows(envs, SPECS[name], (7, 8), 0, keep_infos=True, check_range=True)
+    rows = GymnasiumRows(envs, SPECS[name], (7, 8), 0, keep_infos=True, strict=True)
     slot = SLOTS[name]
     first, out = first_rows(slot), step_rows(slot, 0)
     rows.reset(EpisodeReset((0, 0), (None, None)), first)

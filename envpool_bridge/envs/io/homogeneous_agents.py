@@ -25,31 +25,31 @@ class HomogeneousAgents:
     Args:
         spec: spec of a row, with equal agents (`are_homogeneous`).
         row_ids: ids of all rows.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds.
     """
 
-    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool, clip_actions: bool) -> None:
+    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], strict: bool, clip_actions: bool) -> None:
         self._names = [agent.name for agent in spec.agents]
         self._writer = ObservationWriter(spec, row_ids)
-        self._values = ValueCheck(spec, row_ids, check_range)
+        self._values = ValueCheck(spec, row_ids, strict)
         self._actions = ActionReader(spec.action, clip_actions)
         self._blank = blank_observation(spec.agents[0])
 
-    def write(self, shown: Sequence[Mapping[str, Any]], out: Tree, step: int, strict: bool) -> None:
+    def write(self, shown: Sequence[Mapping[str, Any]], out: Tree, step: int, thorough: bool) -> None:
         """Writes the observations of each environment, by agent name.
 
         Args:
             shown: [E]; without absent agents.
             out: [R, *stored_shape] a leaf.
             step: for messages.
-            strict: see `ObservationWriter.write`.
+            thorough: see `ObservationWriter.write`.
 
         Raises:
             BadEnvOutputError: the form of an observation differs from the spec.
         """
         blank, names = self._blank, self._names
-        self._writer.write([one.get(name, blank) for one in shown for name in names], out, step, strict)
+        self._writer.write([one.get(name, blank) for one in shown for name in names], out, step, thorough)
 
     def verify(self, observation: Tree, step: int) -> None:
         """Raises on bad values among [N, R, ...] observations, like `ValueCheck.verify`."""

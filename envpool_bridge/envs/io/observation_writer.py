@@ -33,14 +33,14 @@ class ObservationWriter:
         self._frames = [leaf.frames if isinstance(leaf, ArraySpec) else 1 for leaf in leaves(spec.observation)]
         self._only = self._leaves[0][1] if isinstance(spec.observation, LeafSpec) else None
 
-    def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
+    def write(self, observations: Sequence[Any], out: Tree, step: int, thorough: bool) -> None:
         """Writes one observation for each row.
 
         Args:
             observations: one for each row.
             out: [R, *stored_shape] a leaf, contiguous.
             step: for the message.
-            strict: whether to validate every type and shape. Otherwise an array of another shape passes if it has the
+            thorough: whether to validate every type and shape. Otherwise an array of another shape passes if it has the
                 same number of elements of the right dtype, in the same order.
 
         Raises:
@@ -48,12 +48,12 @@ class ObservationWriter:
                 dtype.
         """
         if self._only is not None:
-            self._only.write(observations, out, step, strict)
+            self._only.write(observations, out, step, thorough)
             return
-        if strict:
+        if thorough:
             self._require_structure(observations, step)
         for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
-            writer.write(self._column(observations, path, step), target, step, strict)
+            writer.write(self._column(observations, path, step), target, step, thorough)
 
     def write_rows(self, rows: Sequence[int], observations: Sequence[Any], out: Tree, step: int) -> None:
         """Writes one observation for each of `rows`, N indices in [0, R); validates every type and shape.
@@ -137,16 +137,16 @@ class _LeafWriter:
         wide_shape = (self._num_rows, *self._shape) if self._wide and self._joins else (0,)
         self._buffer = np.empty(wide_shape, self._dtype)
 
-    def write(self, observations: Sequence[Any], out: np.ndarray, step: int, strict: bool) -> None:
-        if not (self._joins and self._join(observations, self._buffer if self._wide else out, strict)):
+    def write(self, observations: Sequence[Any], out: np.ndarray, step: int, thorough: bool) -> None:
+        if not (self._joins and self._join(observations, self._buffer if self._wide else out, thorough)):
             self._write_one_by_one(observations, out, step)
         elif self._wide:
             self._store(out, step)
 
-    def _join(self, observations: Sequence[Any], target: np.ndarray, strict: bool) -> bool:
+    def _join(self, observations: Sequence[Any], target: np.ndarray, thorough: bool) -> bool:
         """Joins values of the usual form; returns False if one has another form."""
         try:
-            if not self._has_usual_form(observations, strict):
+            if not self._has_usual_form(observations, thorough):
                 return False
             if self._small:
                 target.data.cast("B")[:] = b"".join(observations)
@@ -161,11 +161,11 @@ class _LeafWriter:
         for row, observation in zip(rows, observations, strict=True):
             self.write_row(row, observation, out, step)
 
-    def _has_usual_form(self, observations: Sequence[Any], strict: bool) -> bool:
+    def _has_usual_form(self, observations: Sequence[Any], thorough: bool) -> bool:
         count = len(observations)
         if [*map(_dtype_of, observations)].count(self._dtype) != count:
             return False
-        if not strict:
+        if not thorough:
             return True
         return (
             _ARRAY.issuperset(map(type, observations)) and [*map(_shape_of, observations)].count(self._shape) == count

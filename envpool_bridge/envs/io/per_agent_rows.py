@@ -21,13 +21,11 @@ class PerAgentRows:
         spec: spec of a row.
         place: index of the agent in `spec.agents`.
         row_ids: ids of all R rows.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds.
     """
 
-    def __init__(
-        self, spec: EnvSpec, place: int, row_ids: Sequence[int], check_range: bool, clip_actions: bool
-    ) -> None:
+    def __init__(self, spec: EnvSpec, place: int, row_ids: Sequence[int], strict: bool, clip_actions: bool) -> None:
         agent = spec.agents[place]
         self.name = agent.name
         self._agent = agent
@@ -37,25 +35,25 @@ class PerAgentRows:
             f"{spec.env_id}, agent {agent.name}", agent.observation, agent.action, action_mask=agent.action_mask
         )
         self._writer = ObservationWriter(own, self._row_ids)
-        self._values = ValueCheck(own, self._row_ids, check_range)
+        self._values = ValueCheck(own, self._row_ids, strict)
         self._actions = ActionReader(agent.action, clip_actions)
         self._buffer = zeros_of(agent.observation, (len(self._row_ids),))
         self._blank = blank_observation(agent)
 
-    def write(self, observations: Sequence[Any], out: Tree, step: int, strict: bool) -> None:
+    def write(self, observations: Sequence[Any], out: Tree, step: int, thorough: bool) -> None:
         """Writes one observation for each environment, None for an absent agent.
 
         Args:
             observations: [E].
             out: [R, ...] a leaf, of the padded spec.
             step: for the message.
-            strict: see `ObservationWriter.write`.
+            thorough: see `ObservationWriter.write`.
 
         Raises:
             BadEnvOutputError: the form of an observation differs from the agent's space.
         """
         shown = [self._blank if observation is None else observation for observation in observations]
-        self._writer.write(shown, self._buffer, step, strict)
+        self._writer.write(shown, self._buffer, step, thorough)
         write(cut(self._agent.observation, take(out, self._columns), 1), self._buffer)
 
     def verify(self, observation: Tree, step: int) -> None:

@@ -73,14 +73,14 @@ class ValueCheck:
     Args:
         spec: spec of a row.
         row_ids: ids of the rows.
-        check_range: False accepts values outside the declared bounds.
+        strict: see OutputRules.
     """
 
-    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], check_range: bool = True) -> None:
+    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], strict: bool = True) -> None:
         self._env_id, self._row_ids = spec.env_id, row_ids
         observation_leaves = list(items(spec.observation))
         self._checks = [
-            (place, shown_path("observation", path), _LeafValueCheck(leaf, len(row_ids), check_range))
+            (place, shown_path("observation", path), _LeafValueCheck(leaf, len(row_ids), strict))
             for place, (path, leaf) in enumerate(observation_leaves)
             if isinstance(leaf, ArraySpec)  # a discrete value is validated before it is stored
         ]
@@ -142,8 +142,8 @@ class ValueCheck:
 class _LeafValueCheck:
     """Validator of finiteness and range of one leaf."""
 
-    def __init__(self, spec: ArraySpec, num_rows: int, check_range: bool) -> None:
-        low, high = _checked_bounds(spec, check_range)
+    def __init__(self, spec: ArraySpec, num_rows: int, strict: bool) -> None:
+        low, high = _checked_bounds(spec, strict)
         self._bounds = {"low": low, "high": high}
         self._low, self._high = _for_rows(low, spec, num_rows), _for_rows(high, spec, num_rows)
         self._check_finite = low is None and np.dtype(spec.dtype).kind == "f"
@@ -221,9 +221,9 @@ def _ranges_of_few(
     return each[0], each[1]
 
 
-def _checked_bounds(spec: ArraySpec, check_range: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _checked_bounds(spec: ArraySpec, strict: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Returns the bounds to compare with; (None, None) if every value is legal, or only finiteness is validated."""
-    low, high = (spec.bound("low"), spec.bound("high")) if check_range else (None, None)
+    low, high = (spec.bound("low"), spec.bound("high")) if strict else (None, None)
     if low is None and high is None:
         return None, None
     if np.dtype(spec.dtype).kind == "b":

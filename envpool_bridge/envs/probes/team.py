@@ -277,16 +277,16 @@ TEAM_PROBES: dict[str, type[TeamProbe]] = {
 """Probes of several agents by the id that EnvConfig(suite="probe") takes."""
 
 
-def team_probe_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+def team_probe_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> ParallelSource:
     """Returns the source of a probe's agents.
 
     Args:
         env_id: of TEAM_PROBES.
         kwargs: fields of TeamOptions.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
         UserError: unknown or bad options.
     """
     options = options_of(TeamOptions, "probe", env_id, kwargs)
-    return team_source(TEAM_PROBES[env_id], env_id, options, check_range)
+    return team_source(TEAM_PROBES[env_id], env_id, options, strict)

@@ -67,7 +67,7 @@ class AtariOptions:
         return dataclasses.replace(self, terminal_on_life_loss=False, clip_rewards=False)
 
 
-def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
+def atari_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> GymnasiumSource:
     """Returns the source of an Atari game; agents see [frame_stack, 84, 84] uint8, each frame stored once.
 
     Raises:
@@ -82,7 +82,7 @@ def atari_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Gymn
         partial(_make, env_id, options),
         env_id,
         options.frame_skip,
-        check_range,
+        strict,
         frame_stack=options.frame_stack,
         evaluation_env=partial(_make, env_id, options.for_evaluation()),
     )

@@ -77,7 +77,7 @@ class CrafterEnv(gymnasium.Env):
         return frame
 
 
-def crafter_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
+def crafter_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> GymnasiumSource:
     """Returns the source of a task; agents see [64, 64, 3] uint8.
 
     Raises:
@@ -87,4 +87,4 @@ def crafter_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Gy
     if env_id not in _REWARDS:
         raise UserError(f"unknown id {env_id!r} of suite 'crafter': expected one of {', '.join(_REWARDS)}")
     options = options_of(CrafterOptions, "crafter", env_id, kwargs)
-    return GymnasiumSource(partial(CrafterEnv, _REWARDS[env_id], options), env_id, check_range=check_range)
+    return GymnasiumSource(partial(CrafterEnv, _REWARDS[env_id], options), env_id, strict=strict)

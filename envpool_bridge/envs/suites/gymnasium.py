@@ -14,7 +14,7 @@ from envpool_bridge.errors import UserError
 
 
 def gymnasium_source(
-    env_id: str, kwargs: dict[str, Any], check_range: bool, mask_from_info: bool = False
+    env_id: str, kwargs: dict[str, Any], strict: bool, mask_from_info: bool = False
 ) -> GymnasiumSource:
     """Returns the source of single environments.
 
@@ -25,12 +25,12 @@ def gymnasium_source(
         UserError: unknown id, or a package that it needs is missing.
     """
     make = partial(_make, registration(env_id), kwargs, mask_from_info)
-    return GymnasiumSource(make, env_id, check_range=check_range)
+    return GymnasiumSource(make, env_id, strict=strict)
 
 
-def gymnasium_vector_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> VectorSource:
+def gymnasium_vector_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> VectorSource:
     """Returns the source of Gymnasium's vectorized version. Raises UserError as `gymnasium_source` does."""
-    return VectorSource(partial(gymnasium.make_vec, registration(env_id), **kwargs), env_id, check_range=check_range)
+    return VectorSource(partial(gymnasium.make_vec, registration(env_id), **kwargs), env_id, strict=strict)
 
 
 def _make(

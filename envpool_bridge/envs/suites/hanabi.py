@@ -49,13 +49,13 @@ class HanabiOptions(TeamOptions):
             raise UserError(f"option players must be 2 to 5, got {self.players}")
 
 
-def hanabi_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+def hanabi_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> ParallelSource:
     """Returns the source of the players' rows.
 
     Args:
         env_id: "Hanabi-Full" (25 points), "Hanabi-Small" (10) or "Hanabi-Very-Small" (5).
         kwargs: fields of HanabiOptions.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
         UserError: no such game, unknown or bad options, or the package is missing.
@@ -66,7 +66,7 @@ def hanabi_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Par
         raise UserError(f"unknown environment {env_id!r} of suite 'hanabi': expected one of {', '.join(_SIZES)}{hint}")
     options = options_of(HanabiOptions, "hanabi", env_id, kwargs)
     make_env = partial(Hanabi, {"players": options.players, **_SIZES[env_id]})
-    return team_source(make_env, env_id, options, check_range)
+    return team_source(make_env, env_id, options, strict)
 
 
 class Hanabi(AlikeAgents):

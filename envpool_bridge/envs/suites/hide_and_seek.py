@@ -34,13 +34,13 @@ Seekers use ramps: ramps move after it. Hiders take the ramps first: ramps move 
 """
 
 
-def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> ParallelSource:
     """Returns the source of hiders, then seekers.
 
     Args:
         env_id: "base", the quadrant game, or "randomwalls", the published one.
         kwargs: fields of the game's class, and of TeamOptions.
-        check_range: has no effect: observations have no bounds.
+        strict: has no effect: observations have no bounds.
 
     Raises:
         UserError: no such variant, unknown or bad options, or MuJoCo is missing.
@@ -52,7 +52,7 @@ def hide_and_seek_source(env_id: str, kwargs: dict[str, Any], check_range: bool)
     shared, own = split_kwargs(kwargs)
     options = options_of(TeamOptions, "hide_and_seek", env_id, shared)
     game = options_of(GAMES[env_id], "hide_and_seek", env_id, own)
-    return team_source(partial(make_hide_and_seek, game), env_id, options, check_range)
+    return team_source(partial(make_hide_and_seek, game), env_id, options, strict)
 
 
 def make_hide_and_seek(game: Game, render_mode: str | None = None) -> Any:

@@ -45,7 +45,7 @@ class MinigridOptions:
         validate_at_least(1, max_steps=1 if self.max_steps is None else self.max_steps)
 
 
-def minigrid_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
+def minigrid_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> GymnasiumSource:
     """Returns the source of a task.
 
     Raises:
@@ -53,7 +53,7 @@ def minigrid_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> G
     """
     registered = _registration(env_id)
     options = options_of(MinigridOptions, "minigrid", env_id, kwargs)
-    return GymnasiumSource(partial(_make, registered, options), env_id, check_range=check_range)
+    return GymnasiumSource(partial(_make, registered, options), env_id, strict=strict)
 
 
 def _registration(env_id: str) -> Registration:

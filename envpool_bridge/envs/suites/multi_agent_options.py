@@ -32,10 +32,10 @@ def team_source(
     make_env: Callable[[], ParallelEnv],
     env_id: str,
     options: TeamOptions,
-    check_range: bool,
+    strict: bool,
     evaluation_env: Callable[[], ParallelEnv] | None = None,
 ) -> ParallelSource:
     """Returns the source of the environment's agents with these options."""
     return ParallelSource(
-        make_env, env_id, options.team_reward, options.global_state, check_range, evaluation_env=evaluation_env
+        make_env, env_id, options.team_reward, options.global_state, strict, evaluation_env=evaluation_env
     )

@@ -40,14 +40,14 @@ class OvercookedOptions(TeamOptions):
         validate_at_least(1, horizon=self.horizon)
 
 
-def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+def overcooked_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> ParallelSource:
     """Returns the source of the cooks of a kitchen.
 
     Args:
         env_id: name of a layout for two: "cramped_room", "asymmetric_advantages", "coordination_ring",
             "forced_coordination", "counter_circuit_o_1order", ...
         kwargs: fields of OvercookedOptions.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
         UserError: no such layout, unknown or bad options, or the package is missing.
@@ -61,7 +61,7 @@ def overcooked_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
         raise UserError(f"unknown layout {env_id!r} of suite 'overcooked': {hint}")
     options = options_of(OvercookedOptions, "overcooked", env_id, kwargs)
     evaluation_env = partial(Overcooked, env_id, dataclasses.replace(options, shaped_reward=0.0))
-    return team_source(partial(Overcooked, env_id, options), env_id, options, check_range, evaluation_env)
+    return team_source(partial(Overcooked, env_id, options), env_id, options, strict, evaluation_env)
 
 
 class Overcooked(AlikeAgents):

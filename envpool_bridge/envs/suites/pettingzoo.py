@@ -20,20 +20,20 @@ from envpool_bridge.errors import UserError
 _MPE = "mpe2"
 
 
-def mpe_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+def mpe_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> ParallelSource:
     """Returns the source of a multi-particle environment ("simple_spread_v3"): `pettingzoo_source("mpe2/" + env_id, ...)`."""
     validate_installed(_MPE, "pettingzoo")
-    return pettingzoo_source(f"{_MPE}/{env_id}", kwargs, check_range)
+    return pettingzoo_source(f"{_MPE}/{env_id}", kwargs, strict)
 
 
-def pettingzoo_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> ParallelSource:
+def pettingzoo_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> ParallelSource:
     """Returns the source of an environment's agents.
 
     Args:
         env_id: path of a module with `parallel_env(**kwargs)`, or `env(**kwargs)` of an AEC environment:
             "mpe2/simple_spread_v3", "pettingzoo/classic/connect_four_v3", "my_package/my_env".
         kwargs: fields of TeamOptions; all others are the environment's own.
-        check_range: whether observations must lie within the declared bounds.
+        strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
         UserError: no such module, it has no environment, or bad options.
@@ -42,7 +42,7 @@ def pettingzoo_source(env_id: str, kwargs: dict[str, Any], check_range: bool) ->
     _module(env_id)  # raises here instead of in a worker
     own, others = split_kwargs(kwargs)
     options = options_of(TeamOptions, "pettingzoo", env_id, own)
-    return team_source(partial(make_pettingzoo, env_id, others), env_id, options, check_range)
+    return team_source(partial(make_pettingzoo, env_id, others), env_id, options, strict)
 
 
 def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None = None) -> ParallelEnv:

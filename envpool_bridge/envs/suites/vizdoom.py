@@ -53,7 +53,7 @@ class VizdoomOptions:
             raise UserError(f"frame_stack {self.frame_stack} stacks grey screens: set grayscale true, or frame_stack 1")
 
 
-def vizdoom_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> GymnasiumSource:
+def vizdoom_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> GymnasiumSource:
     """Returns the source of a scenario.
 
     Raises:
@@ -62,7 +62,7 @@ def vizdoom_source(env_id: str, kwargs: dict[str, Any], check_range: bool) -> Gy
     registered = _registration(env_id)
     options = options_of(VizdoomOptions, "vizdoom", env_id, kwargs)
     make_env = partial(_make, registered, options)
-    return GymnasiumSource(make_env, env_id, options.frame_skip, check_range, frame_stack=options.frame_stack)
+    return GymnasiumSource(make_env, env_id, options.frame_skip, strict, frame_stack=options.frame_stack)
 
 
 def _registration(env_id: str) -> Registration:

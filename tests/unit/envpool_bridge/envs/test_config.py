@@ -54,10 +54,10 @@ def test_each_suite_gives_its_kind_of_source(suite, kind, action_repeat):
 
 
 @pytest.mark.parametrize("suite", CONFIGS)
-@pytest.mark.parametrize("check_range", [True, False])
-def test_the_range_check_is_passed_on(suite, check_range):
-    config = EnvConfig(CONFIGS[suite].id, suite, check_range=check_range)
-    assert config.source().check_range is check_range
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_range_check_is_passed_on(suite, strict):
+    config = EnvConfig(CONFIGS[suite].id, suite, strict=strict)
+    assert config.source().strict is strict
 
 
 @pytest.mark.parametrize("suite", CONFIGS)

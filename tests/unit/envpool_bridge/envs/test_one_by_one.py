@@ -20,9 +20,9 @@ def names(source):
 
 
 def test_sources_keep_the_order_of_their_arguments():
-    first = ["make_env", "env_id", "action_repeat", "check_range", "clip_actions", "keep_64_bits", "frame_stack"]
+    first = ["make_env", "env_id", "action_repeat", "strict", "clip_actions", "keep_64_bits", "frame_stack"]
     assert names(GymnasiumSource) == [*first, "info_fields", "overlap_rows", *LAST]
-    first = ["make_env", "env_id", "team_reward", "global_state", "check_range", "clip_actions", "info_fields"]
+    first = ["make_env", "env_id", "team_reward", "global_state", "strict", "clip_actions", "info_fields"]
     assert names(ParallelSource) == [*first, "stage", "stagger", "action_repeat", "evaluation_env"]
 
 

@@ -12,11 +12,11 @@ from jaxsrl.envs.registry import make_env, make_jax_env
 
 
 def test_the_jax_suite_is_served_to_both_kinds_of_plan():
-    config = EnvConfig(suite="jax", kwargs='{"max_steps": 30}', check_range=False)
+    config = EnvConfig(suite="jax", kwargs='{"max_steps": 30}', strict=False)
     assert make_jax_env(config) == CartPole(30)
     source = pickle.loads(pickle.dumps(make_env(config)))
     assert source.make_jax_env() == CartPole(30)
-    assert not source.check_range
+    assert not source.strict
     assert source.spec() == EnvConfig().source().spec()
 
 

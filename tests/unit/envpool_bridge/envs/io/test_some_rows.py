@@ -35,7 +35,7 @@ def test_write_rows_equals_write_for_these_rows(space, rows, seed):
     spec = spec_of_spaces(space, ACTION, "e", 1)
     values, writer = [space.sample() for _ in ROW_IDS], ObservationWriter(spec, ROW_IDS)
     whole, part, chosen = target(spec), target(spec), sorted(rows)
-    writer.write(values, whole, 1, strict=True)
+    writer.write(values, whole, 1, thorough=True)
     writer.write_rows(chosen, [values[row] for row in chosen], part, 1)
     others = [row for row in range(4) if row not in rows]
     for one, all_rows in zip(leaves(part), leaves(whole), strict=True):
@@ -47,7 +47,7 @@ def test_write_rows_equals_write_for_these_rows(space, rows, seed):
 def test_narrow_integers_are_stored_from_zero(start, number):
     spec = spec_of_spaces(spaces.Discrete(220, start=start), ACTION, "e", 1)
     writer, whole, part = ObservationWriter(spec, ROW_IDS), target(spec), target(spec)
-    writer.write([number] * 4, whole, 1, strict=True)
+    writer.write([number] * 4, whole, 1, thorough=True)
     writer.write_rows([1], [number], part, 1)
     assert whole.tolist() == [int(number) - start] * 4
     assert part.tolist() == [0, int(number) - start, 0, 0]
