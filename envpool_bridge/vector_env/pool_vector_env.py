@@ -31,7 +31,7 @@ from envpool_bridge.vector_env.arguments import (
 from envpool_bridge.vector_env.calls import ActionArrays, action_objects, split_mask, spread_seeds
 from envpool_bridge.vector_env.functions import pickle_calls, pickle_setters
 from envpool_bridge.vector_env.lanes import Lanes
-from envpool_bridge.vector_env.results import Report, add_finals, first_infos, raise_failure, stack_infos
+from envpool_bridge.vector_env.results import Report, add_finals, raise_failure, select_infos, stack_infos
 
 _TIMEOUT_SECONDS = 60.0
 _Pending = Literal[AsyncState.WAITING_RESET, AsyncState.WAITING_STEP, AsyncState.WAITING_CALL]
@@ -260,7 +260,7 @@ class PoolVectorEnv(VectorEnv):
         reports = self._lanes.reports(lanes)
         raise_failure(reports)
         observations, rewards, terminations, truncations, infos = self._results(lanes, reports)
-        infos = first_infos(infos, len(reports))  # Gymnasium makes arrays of all environments
+        infos = select_infos(infos, slice(len(reports)))  # Gymnasium makes arrays of all environments
         for own in ("env_id", "_env_id"):  # of the environments
             infos.pop(own, None)
         return observations, rewards, terminations, truncations, {"env_id": self._lanes.row_ids(lanes), **infos}

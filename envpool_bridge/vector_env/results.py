@@ -35,10 +35,10 @@ def stack_infos(add_info: AddInfo, reports: Sequence[Report]) -> dict[str, Any]:
     return infos
 
 
-def first_infos(infos: dict[Any, Any], count: int) -> dict[Any, Any]:
-    """Returns the infos of the first environments, from `stack_infos`. Keys may be of any kind, also without an order."""
+def select_infos(infos: dict[Any, Any], rows: slice | np.ndarray) -> dict[Any, Any]:
+    """Returns the infos of some environments, from `stack_infos`. Keys may be of any kind, also without an order."""
     return {
-        key: first_infos(values, count) if isinstance(values, dict) else values[:count] for key, values in infos.items()
+        key: select_infos(values, rows) if isinstance(values, dict) else values[rows] for key, values in infos.items()
     }
 
 
