@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from agents.api import AnyAgent, Mode
+from agents.api import AnyAgent
 from agents.catalog import AGENTS, find_make_agent
 from agents.networks.config import NetworkConfig
 from agents.transforms.level_replay import with_level_replay
@@ -25,11 +25,15 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.config.without_effect import validate_effect
 from jaxsrl.envs.registry import make_env
-from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
-from jaxsrl.evaluation.final_evaluation import read_same_evaluation, write_final_evaluation
+from jaxsrl.evaluation.evaluate import EvaluationReport
+from jaxsrl.evaluation.final_evaluation import (
+    format_returns,
+    play_final_evaluation,
+    read_same_evaluation,
+    write_final_evaluation,
+)
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.while_training import evaluation_source
-from jaxsrl.evaluation.worker_rows import in_workers
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
 from jaxsrl.machine.resources import count_cores
@@ -126,8 +130,8 @@ class Experiment:
             if done.stopped_by:
                 show(f"{done.directory}: stopped by {done.stopped_by} at {done.env_steps:,} env steps; it resumes")
             elif config.eval.final_episodes:
-                report = _evaluate(report, agent, config, evaluation_source(config, source, self.env))
-                show(f"{done.directory}: {_format_returns(report)}")
+                report = _evaluate(report, agent, config, evaluation_source(config, source, self.env), show)
+                show(f"{done.directory}: {format_returns(report.evaluation)}")
             reports.append(report)
         return reports
 
@@ -178,8 +182,9 @@ def train(
         after = f" after {done.env_steps_before:,} in earlier processes" if done.env_steps_before else ""
         show(f"trained {trained:,} {unit} in {done.seconds:.1f} s ({trained / done.seconds:,.0f} {unit}/s){after}")
     if config.eval.final_episodes:
-        report = _evaluate(report, agent, config, evaluation_source(config, source, getattr(experiment, "env", env)))
-        show(_format_returns(report))
+        evaluated = evaluation_source(config, source, getattr(experiment, "env", env))
+        report = _evaluate(report, agent, config, evaluated, show)
+        show(format_returns(report.evaluation))
     show(_files_message(done.directory, config))
     return report
 
@@ -194,7 +199,9 @@ def _split_host(config: RunConfig, communicate: bool = True) -> None:
         set_num_cpu_devices(config.machine.num_cpu_devices, communicate)
 
 
-def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource) -> TrainReport:
+def _evaluate(
+    report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource, show: Callable[[str], None]
+) -> TrainReport:
     """Returns the report of a run with the evaluation of its final parameters, which eval.json holds too.
 
     That of a run which was complete is read from there.
@@ -203,18 +210,9 @@ def _evaluate(report: TrainReport, agent: AnyAgent, config: RunConfig, source: E
     evaluation = None if report.seconds else read_same_evaluation(path, update, config)
     if evaluation is None:
         path.unlink(missing_ok=True)  # of other parameters, which a killed evaluation would leave here
-        source = in_workers(source, config.eval.processes, config.pool.supervision)
-        episodes, params = config.eval.final_episodes, report.state.params
-        evaluation = evaluate(agent, params, source, episodes=episodes, seed=config.seed, mode=Mode.GREEDY)
-        evaluation = evaluation.of_agents(config.eval.agents)
+        evaluation = play_final_evaluation(agent, report.state.params, source, config, report.directory, show)
         write_final_evaluation(path, update, evaluation, config)
     return dataclasses.replace(report, evaluation=evaluation)
-
-
-def _format_returns(report: TrainReport) -> str:
-    assert report.evaluation is not None
-    returns = f"mean return {report.evaluation.mean_return:.1f} (std {report.evaluation.std_return:.1f})"
-    return f"evaluated {len(report.evaluation.returns)} greedy episodes: {returns}"
 
 
 def _files_message(directory: Path, config: RunConfig) -> str:

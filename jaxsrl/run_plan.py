@@ -25,8 +25,8 @@ from jaxsrl.cluster.placement import Placement, place_run
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
 from jaxsrl.envs.registry import make_env
-from jaxsrl.evaluation.evaluate import ALL_AGENTS, validate_agents
-from jaxsrl.evaluation.while_training import EvaluateWhileTraining, evaluation_source
+from jaxsrl.evaluation.evaluate import describe_limit
+from jaxsrl.evaluation.while_training import EvaluateWhileTraining, evaluation_source, validate_evaluation
 from jaxsrl.evaluation.worker_rows import in_workers
 from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
@@ -184,8 +184,7 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
     evaluated = evaluation_source(config, source, env)
     if config.eval.processes:
         in_workers(evaluated, config.eval.processes)  # raises before training, not after it
-    if config.eval.agents != ALL_AGENTS:
-        validate_agents(evaluated.spec(), config.eval.agents)
+    validate_evaluation(config, evaluated)
     callbacks: list[Callback] = []
     if config.checkpoint.keep_every:
         callbacks.append(KeepModels())
@@ -198,6 +197,10 @@ def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, placement: P
     open_engine = placement.open_engine
     if warning := describe_other_environment(setup.config.dataset, setup.spec):
         setup.log(warning)
+    choice = setup.config.eval
+    limit = describe_limit(setup.spec, choice.max_episode_steps, "--eval.max-episode-steps")
+    if limit and (choice.every or choice.final_episodes) and choice.env_kwargs == "{}":
+        setup.log(limit)
     if setup.plan.is_offline:
         return OfflineTrainable(setup)
     if runs_on_device(setup.plan) and isinstance(setup.agent, Agent):

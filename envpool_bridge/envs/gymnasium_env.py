@@ -29,7 +29,7 @@ from envpool_bridge.envs.protocol import (
     reset_arguments,
 )
 from envpool_bridge.envs.seeding import EpisodeSeeds, first_episode_steps
-from envpool_bridge.envs.time_limits import NEVER, TimeLimits
+from envpool_bridge.envs.time_limits import NEVER, TimeLimits, has_time_limit
 from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec, num_frames, with_frames
 from envpool_bridge.spec.tree import Tree, leaves, take
@@ -94,7 +94,8 @@ class GymnasiumSource(OneByOneSource):
         name = self.env_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
         spaces = env.observation_space, env.action_space
         spec = with_frames(spec_of_spaces(*spaces, name, self.action_repeat, self.keep_64_bits), self.frame_stack)
-        return dataclasses.replace(spec, info_fields=tuple(self.info_fields), stage=self.stage, levels=self.levels)
+        given = {"info_fields": tuple(self.info_fields), "stage": self.stage, "levels": self.levels}
+        return dataclasses.replace(spec, **given, has_time_limit=has_time_limit(env))
 
 
 class GymnasiumRows:

@@ -96,7 +96,11 @@ def mixed_source(
     joined = env_id or ",".join(names)
     if len(joined) > _LONGEST_NAME:
         joined = f"{names[0]}+{len(names) - 1}"
-    return MixedSource(tuple(each), dataclasses.replace(specs[0], env_id=joined, tasks=tasks))
+    limited = all(spec.has_time_limit is not False for spec in specs)
+    joint = dataclasses.replace(
+        specs[0], env_id=joined, tasks=tasks, has_time_limit=limited and specs[0].has_time_limit
+    )
+    return MixedSource(tuple(each), joint)
 
 
 def _difference(first: EnvSpec, other: EnvSpec) -> str:
@@ -109,7 +113,7 @@ def _difference(first: EnvSpec, other: EnvSpec) -> str:
             return f"{field} is {detail}"
     for field in dataclasses.fields(first):
         expected, given = getattr(first, field.name), getattr(other, field.name)
-        if field.name != "env_id" and expected != given:
+        if field.name not in ("env_id", "has_time_limit") and expected != given:
             return f"{field.name} is {given!r}, not {expected!r}"
     return ""
 

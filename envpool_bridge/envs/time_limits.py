@@ -10,6 +10,15 @@ NEVER = 1 << 62
 """Steps that no episode has."""
 
 
+def has_time_limit(env: gymnasium.Env) -> bool:
+    """Returns whether a TimeLimit ends the environment's episodes. Limits inside an environment are not seen."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TimeLimit):
+            return True
+        env = env.env
+    return False
+
+
 class TimeLimits:
     """Step functions of environments without Gymnasium's outermost wrappers, and the truncation that those would do.
 

@@ -181,6 +181,7 @@ class EnvSpec:
         tasks: tasks of rows that differ on purpose; () if all rows are alike. `assign_tasks` gives the task of an environment.
         stage: integer that the environments receive with every reset, at first; None for none.
         levels: number of levels. With any, the extra `NEXT_LEVEL` of the step that resets a row is the level of its episode.
+        has_time_limit: whether Gymnasium's TimeLimit ends episodes; None for environments that are not Gymnasium's.
     """
 
     env_id: str
@@ -195,6 +196,7 @@ class EnvSpec:
     tasks: tuple[Task, ...] = ()
     stage: int | None = None
     levels: int = 0
+    has_time_limit: bool | None = None
 
     @property
     def rows_per_env(self) -> int:

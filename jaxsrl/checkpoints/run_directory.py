@@ -100,11 +100,7 @@ class RunDirectory:
 
     def log(self, line: str) -> None:
         """Appends a line to the log, with the time. If the disk is full, the line goes to stderr and training continues."""
-        try:
-            with open(self.path / LOG, "a") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-        except OSError as error:
-            sys.stderr.write(f"cannot write {self.path / LOG} ({error.strerror}): {line}\n")
+        append_line(self.path / LOG, line)
 
     def close(self) -> None:
         """Releases the lock; idempotent."""
@@ -117,6 +113,15 @@ class RunDirectory:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Releases the lock."""
         self.close()
+
+
+def append_line(path: Path, line: str) -> None:
+    """Appends a line with the time to a log. If that fails, the line goes to stderr."""
+    try:
+        with open(path, "a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+    except OSError as error:
+        sys.stderr.write(f"cannot write {path} ({error.strerror}): {line}\n")
 
 
 class NullRunDirectory(RunDirectory):

@@ -278,7 +278,11 @@ class EvalConfig:
         episodes: episodes of each evaluation while the run trains.
         mode: actions of these episodes: the most likely ones ("greedy"), sampled ones ("sample"), or both in turn.
         env_kwargs: JSON object of arguments of the environment that replace those of training: '{"frame_skip": 2}'.
-        max_rows: environments of an evaluation that step together.
+        max_rows: environments of an evaluation that step together; never more than `run.num_envs`.
+        max_episode_steps: env steps after which an episode is cut and counted; None for 27,000 without a known time limit.
+        seeds: seeds of the episodes in turn, each equally often (levels of JAX environments); empty draws them from `run.seed`.
+        levels: number of levels, the seeds 0 to N - 1, to play instead; 0 for none.
+        stage: stage to play; None for that of training, or the last one of a curriculum.
         agents: pattern of the names of the agents whose mean return counts for the best model and for rules that stop a run.
         final_episodes: greedy episodes after training; 0 for none.
         processes: worker processes that step the environments of these, at most; 0 for the process of the run.
@@ -288,14 +292,20 @@ class EvalConfig:
     episodes: int = 20
     mode: Literal["greedy", "sample", "both"] = "greedy"
     env_kwargs: str = "{}"
-    max_rows: int = 16
+    max_rows: int = 32
+    max_episode_steps: int | None = None
+    seeds: tuple[int, ...] = ()
+    levels: int = 0
+    stage: int | None = None
     agents: str = "*"
     final_episodes: int = 100
     processes: int = 0
 
     def __post_init__(self) -> None:
-        validate_at_least(0, "eval", self, "every", "final_episodes", "processes")
-        validate_at_least(1, "eval", self, "episodes", "max_rows")
+        validate_at_least(0, "eval", self, "every", "final_episodes", "processes", "levels")
+        validate_at_least(1, "eval", self, "episodes", "max_rows", "max_episode_steps")
+        if self.seeds and self.levels:
+            raise UserError(f"eval.levels {self.levels} are the seeds 0 to {self.levels - 1}: omit it, or eval.seeds")
 
     @property
     def modes(self) -> tuple[str, ...]:

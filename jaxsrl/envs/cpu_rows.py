@@ -12,6 +12,7 @@ import numpy as np
 
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
+from envpool_bridge.envs.seeding import NamedSeeds
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import Tree, items, lookup, shown_path, take, write
@@ -86,7 +87,7 @@ class JaxRows:
         if isinstance(request, EpisodeReset):
             if self._run_seed is None:
                 raise ValueError("an EpisodeReset needs rows that were made with a run_seed")
-            levels = np.array(request.stages, np.int32) if request.stages else self._levels()
+            levels = np.array(request.stages, np.int32) if request.stages else self._levels(request.episodes)
             state = self._replay(self._start(np.asarray(request.episodes, np.uint32), levels), request)
         else:
             state = self._start(self._seeded_episodes(request))
@@ -120,8 +121,16 @@ class JaxRows:
         """Drops the state; idempotent."""
         self._state = None
 
-    def _levels(self) -> np.ndarray | None:
-        """Returns the levels of rows that are reset now, [R] int32; None without levels."""
+    def _levels(self, episodes: Sequence[int] | None = None) -> np.ndarray | None:
+        """Returns the levels of rows that are reset now, [R] int32; None without levels. Named seeds are levels.
+
+        Args:
+            episodes: number of each row's episode; None for the next ones.
+        """
+        if isinstance(self._run_seed, NamedSeeds):
+            starting = (np.asarray(self._rows_state().episode) + 1).tolist() if episodes is None else episodes
+            pairs = zip(self._row_ids.tolist(), starting, strict=True)
+            return np.array([self._run_seed.seed(*pair) for pair in pairs], np.int32)
         levels = [self.read_stage(row) for row in range(self.num_rows)] if self._spec.levels else [None]
         return None if levels[0] is None else np.array(levels, np.int32)
 

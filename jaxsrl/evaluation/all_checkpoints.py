@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.manifest import MANIFEST, CorruptCheckpointError
 from jaxsrl.checkpoints.store import RemovedCheckpointError
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
@@ -49,15 +50,19 @@ class CheckpointEvaluation:
 
 
 def evaluate_checkpoints(
-    run: Path, load: Callable[[Path], LoadedAgent], *, processes: int = 0, **settings: Any
+    run: Path,
+    load: Callable[[Path], LoadedAgent],
+    settings: Callable[[Mapping[str, Any], EnvSpec], dict[str, Any]],
+    *,
+    processes: int = 0,
 ) -> Iterator[CheckpointEvaluation | str]:
     """Evaluates the checkpoints of a run, oldest first, all with the same seeds; see `evaluate`.
 
     Args:
         run: run directory.
         load: loads a checkpoint directory, such as `load_agent`.
+        settings: returns the arguments of `evaluate` from a checkpoint's metadata and the spec of its environments.
         processes: worker processes that step the environments.
-        settings: arguments of `evaluate`: `episodes`, `seed`, `mode` and `max_rows`.
 
     Yields:
         Each evaluation when it is done; or a line that says why a checkpoint is skipped.
@@ -83,7 +88,8 @@ def evaluate_checkpoints(
         if loaded.mismatches:
             yield f"{path}: {loaded.mismatches}"
         source = in_workers(loaded.source, processes)
-        report = evaluate(loaded.agent, loaded.params, source, **settings).of_agents(counted_agents(loaded.metadata))
+        arguments = settings(loaded.metadata, source.spec())
+        report = evaluate(loaded.agent, loaded.params, source, **arguments).of_agents(counted_agents(loaded.metadata))
         low, high = bootstrap_mean(np.array(report.returns)[:, None])
         env_steps = int(loaded.metadata.get("env_steps", 0))
         yield CheckpointEvaluation(step, env_steps, report, float(low[0]), float(high[0]), loaded.env_kwargs)

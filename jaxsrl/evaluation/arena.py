@@ -20,7 +20,7 @@ from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.inference.act import ActOnRows
-from jaxsrl.evaluation.evaluate import evaluate, make_evaluation_act
+from jaxsrl.evaluation.evaluate import EpisodeOptions, evaluate, make_evaluation_act
 from jaxsrl.evaluation.games import RANDOM, Player, game_of, loaded_player, play_games
 from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
 from jaxsrl.evaluation.record import with_random_actions
@@ -287,7 +287,7 @@ def _returns_of_sides(
         seed=config.seed,
         mode=config.mode,
         max_rows=MAX_ROWS,
-        act=act,
+        options=EpisodeOptions(act=act),
     )
     means: list[list[float]] = []
     for side in sides:

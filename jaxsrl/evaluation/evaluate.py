@@ -1,8 +1,8 @@
-"""Evaluation: exactly N whole episodes of fixed parameters, in this process, reproducible by the seed."""
+"""Evaluation: exactly N episodes of fixed parameters, in this process, reproducible by the seed."""
 
 import dataclasses
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -10,17 +10,43 @@ import numpy as np
 from agents.api import AnyAgent, Mode, Params
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.function_source import AnyEnv, as_source
-from envpool_bridge.envs.protocol import EnvRows, EnvSource, RestingRows
+from envpool_bridge.envs.protocol import EnvSource, RestingRows
+from envpool_bridge.envs.seeding import NamedSeeds
+from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tasks import assign_tasks
 from jaxsrl.collect.inference.act import ActOnRows, make_act
+from jaxsrl.envs.cpu_rows import JaxSource
+from jaxsrl.evaluation.played_episodes import PlayedEpisodes
 from jaxsrl.evaluation.player import RowsPlayer, evaluation_seed
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.devices import on_device
 
 ALL_AGENTS = "*"
 """Pattern of the names of all agents."""
+MAX_ROWS = 32
+"""Environments that an evaluation steps together, unless training had fewer."""
+LONGEST_EPISODE = 27_000
+"""Env steps after which an episode is cut where no time limit is known: 108,000 frames of an Atari game, the longest usual one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeOptions:
+    """Rarely needed arguments of `evaluate`.
+
+    Attributes:
+        max_episode_steps: env steps after which an episode is cut, and counted as it is; None for `LONGEST_EPISODE` where no time
+            limit is known, and for no limit elsewhere.
+        seeds: seeds of the episodes in turn, or levels of JAX environments; () draws them from the seed of the evaluation.
+        act: function from `make_evaluation_act` with the same arguments, which several calls share; None compiles one.
+        on_step: called after each step with the number of finished episodes.
+    """
+
+    max_episode_steps: int | None = None
+    seeds: tuple[int, ...] = ()
+    act: ActOnRows | None = None
+    on_step: Callable[[int], None] = lambda finished: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +62,8 @@ class EvaluationReport:
         returns_by_agent: returns of each agent in every episode, by name; NaN where it was absent. {} where a row is an
             environment.
         task_returns: mean return of each task, by name; {} where all rows are alike. A task without an episode is absent.
+        cut_episodes: episodes that the limit of steps has cut; their returns are those until then.
+        seeds: seeds of the episodes, where they were named.
     """
 
     env_id: str
@@ -45,6 +73,8 @@ class EvaluationReport:
     greedy: bool
     returns_by_agent: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict[str, tuple[float, ...]])
     task_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    cut_episodes: int = 0
+    seeds: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -92,6 +122,8 @@ class EvaluationReport:
             "greedy": self.greedy,
             **({"agent_returns": self.agent_returns} if self.returns_by_agent else {}),
             **({"task_returns": dict(self.task_returns)} if self.task_returns else {}),
+            **({"cut_episodes": self.cut_episodes} if self.cut_episodes else {}),
+            **({"seeds": list(self.seeds)} if self.seeds else {}),
         }
 
 
@@ -103,10 +135,10 @@ def evaluate(
     episodes: int = 100,
     seed: int = 0,
     mode: Mode = Mode.GREEDY,
-    max_rows: int = 32,
-    act: ActOnRows | None = None,
+    max_rows: int = MAX_ROWS,
+    options: EpisodeOptions = EpisodeOptions(),
 ) -> EvaluationReport:
-    """Plays `episodes` whole episodes.
+    """Plays `episodes` whole episodes; those that the limit of steps cuts are counted in the report.
 
     Row i modulo the number of rows plays episode i, so that short episodes are not overrepresented.
 
@@ -118,12 +150,14 @@ def evaluate(
         seed: seed of environments and actions; independent of training's seeds.
         mode: greedy or sampled actions.
         max_rows: environments in parallel.
-        act: from `make_evaluation_act` with the same arguments, which several calls share; None compiles one.
+        options: limit of steps, named seeds, and others.
 
     Raises:
-        UserError: `episodes` or `max_rows` is less than 1, or `seed` negative.
+        UserError: `episodes`, `max_rows` or the limit of steps is less than 1, or `seed` negative.
+        UserError: the environments cannot play the named seeds, or `episodes` is no multiple of their number.
     """
-    for name, value, least in (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0)):
+    least_values = (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0))
+    for name, value, least in (*least_values, ("max_episode_steps", options.max_episode_steps or 1, 1)):
         if value < least:
             raise UserError(f"{name} must be at least {least}: got {value}")
     use_synchronous_cpu_dispatch()
@@ -133,16 +167,55 @@ def evaluate(
     num_envs = min(episodes, max(1, max_rows // spec.rows_per_env))
     num_rows = num_envs * spec.rows_per_env
     wanted = [len(range(env, episodes, num_envs)) for env in range(num_envs)]
-    rows = source.make_rows(range(num_rows), evaluation_seed(seed), False)
+    validate_seeds(source, spec, options.seeds, episodes)
+    run_seed = evaluation_seed(seed)
+    run_seed = NamedSeeds(run_seed, options.seeds, num_envs) if options.seeds else run_seed
+    rows = source.make_rows(range(num_rows), run_seed, False)
     if isinstance(rows, RestingRows):
         rows.num_episodes = wanted
     try:
         stacked = with_stacked_frames(agent, spec)
-        player = RowsPlayer(stacked, act or make_act(stacked, mode), params, spec, seed, num_rows)
-        finished = _play(player, rows, wanted)
+        player = RowsPlayer(stacked, options.act or make_act(stacked, mode), params, spec, seed, num_rows)
+        played = PlayedEpisodes(wanted, num_rows, episode_limit(spec, options.max_episode_steps))
+        played.play(player, rows, options.on_step)
     finally:
         rows.close()
-    return _report(spec, finished, episodes, seed, mode)
+    report = _report(spec, played.finished, episodes, seed, mode)
+    return dataclasses.replace(report, cut_episodes=played.num_cut, seeds=options.seeds)
+
+
+def episode_limit(spec: EnvSpec, max_episode_steps: int | None) -> int | None:
+    """Returns the env steps after which an evaluation cuts an episode; None if it cuts none."""
+    return max_episode_steps if max_episode_steps or spec.has_time_limit else LONGEST_EPISODE
+
+
+def describe_limit(spec: EnvSpec, max_episode_steps: int | None, option: str) -> str:
+    """Describes the limit of an evaluation where Gymnasium ends no episode; "" elsewhere, and where a user has set one."""
+    if max_episode_steps or spec.has_time_limit is not False:
+        return ""
+    limit = f"evaluations cut episodes after {LONGEST_EPISODE:,} env steps ({option})"
+    return f"{spec.env_id} has no time limit of Gymnasium: {limit}"
+
+
+def validate_seeds(source: EnvSource, spec: EnvSpec, seeds: Sequence[int], episodes: int) -> None:
+    """Rejects named seeds that the environments cannot play, or that would not be played equally often.
+
+    Raises:
+        UserError: says what does not fit, and what to change.
+    """
+    if not seeds:
+        return
+    if min(seeds) < 0:
+        raise UserError(f"seeds of episodes must not be negative: got {min(seeds)}")
+    made_by = getattr(source, "source", source)  # of worker processes
+    if isinstance(made_by, VectorSource) or (spec.agents and isinstance(made_by, JaxSource)):
+        raise UserError(f"{spec.env_id} draws the seeds of its episodes: expected no seeds or levels of an evaluation")
+    if episodes % len(seeds):
+        least, below = len(seeds), episodes - episodes % len(seeds)
+        raise UserError(
+            f"{least} seeds or levels are played equally often: expected a multiple of {least} episodes, got {episodes}; use "
+            f"{below or least} or {below + least if below else 2 * least}"
+        )
 
 
 def validate_agents(spec: EnvSpec, pattern: str) -> None:
@@ -207,34 +280,3 @@ def _report(
     return EvaluationReport(
         spec.env_id, tuple(returns), tuple(lengths), seed, mode is Mode.GREEDY, played_by, task_means
     )
-
-
-def _play(player: RowsPlayer, rows: EnvRows, wanted: list[int]) -> list[dict[int, tuple[float, int]]]:
-    """Plays until each environment has finished `wanted` episodes.
-
-    Returns:
-        Return and length of each row's episodes, by the number of the environment's episode; without those that the row's agent
-        missed.
-    """
-    player.start(rows)
-    total, length = np.zeros(rows.num_rows), np.zeros(rows.num_rows, int)
-    finished: list[dict[int, tuple[float, int]]] = [{} for _ in range(rows.num_rows)]
-    agents = rows.num_rows // len(wanted)
-    resets = np.zeros(len(wanted), int)  # of whole environments
-
-    def done(env: int) -> bool:
-        number = int(resets[env])
-        has_ended = all(number in episodes for episodes in finished[env * agents : (env + 1) * agents])
-        return number + has_ended >= wanted[env]  # the reset ends the episode of absent agents
-
-    while not all(done(env) for env in range(len(wanted))):
-        out = player.step(rows)
-        total += out.reward
-        length += out.valid
-        for row in np.flatnonzero(out.terminated | out.truncated):
-            number = int(resets[row // agents])
-            before = finished[row].get(number, (0.0, 0))  # of an agent that left and came back
-            finished[row][number] = (before[0] + float(total[row]), before[1] + int(length[row]))
-            total[row], length[row] = 0.0, 0
-        resets += (out.is_first & ~out.valid).reshape(len(wanted), agents).all(1)
-    return finished

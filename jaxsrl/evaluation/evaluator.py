@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import cloudpickle
 
@@ -27,6 +27,7 @@ _PROGRAM = (
 )
 _NICE = 10  # an idle task of Linux would starve, and could not even end, while other programs use all cores
 _CHUNK = 1 << 16
+_BEAT_SECONDS = 1.0
 _END_SECONDS = 30.0  # of a killed process, which may wait for a disk
 _OWN_END_SECONDS = 5.0  # of a process that has closed its pipes: its own status says more than that of a kill
 # The run needs the other cores.
@@ -44,11 +45,16 @@ class Evaluator:
         agent: whose `act` plays; sent to the process.
         source: of the environments; sent to the process.
         output: file for what the process prints.
+
+    Attributes:
+        steps: steps of the task that the process has reported; it reports about every second.
+        finished: episodes of the task that have ended by then.
     """
 
     def __init__(self, agent: AnyAgent, source: EnvSource, output: Path) -> None:
         self._output = output
         self._answer = b""
+        self.steps = self.finished = 0
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {_ONE_THREAD}".strip()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, "bufsize": 0}
@@ -71,6 +77,7 @@ class Evaluator:
         Raises:
             EvaluatorDiedError: the process has ended.
         """
+        self.steps = self.finished = 0
         data, stream = (json.dumps(task) + "\n").encode(), self._process.stdin
         assert stream is not None
         try:
@@ -85,6 +92,15 @@ class Evaluator:
         Raises:
             EvaluatorDiedError: the process has ended, or the task failed.
         """
+        while (answer := self._read_line()) is not None:
+            if "steps" not in answer:
+                break
+            self.steps, self.finished = answer["steps"], answer["finished"]
+        if answer is not None and "error" in answer:
+            raise EvaluatorDiedError(answer["error"])
+        return answer
+
+    def _read_line(self) -> dict[str, Any] | None:
         output = self._process.stdout
         assert output is not None
         while b"\n" not in self._answer:
@@ -99,8 +115,6 @@ class Evaluator:
             self._answer += chunk
         line, _, self._answer = self._answer.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise EvaluatorDiedError(answer["error"])
         return answer
 
     def close(self) -> None:
@@ -152,32 +166,50 @@ def serve() -> None:
         agent, source = cloudpickle.load(file)
     for line in sys.stdin:
         try:
-            answer = _play(agent, source, acts, **json.loads(line))
+            answer = _play(agent, source, acts, _Heartbeat(answers), **json.loads(line))
         except Exception:  # noqa: BLE001  reported to the run, which trains on
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
+class _Heartbeat:
+    """Callback for each step, which reports the steps of a task to the run every second."""
+
+    def __init__(self, answers: IO[str]) -> None:
+        self._answers, self._steps, self._written = answers, 0, 0.0
+
+    def __call__(self, finished: int) -> None:
+        """Counts a step."""
+        self._steps += 1
+        now = time.monotonic()
+        if now - self._written >= _BEAT_SECONDS:
+            self._written = now
+            self._answers.write(json.dumps({"steps": self._steps, "finished": finished}) + "\n")
+            self._answers.flush()
+
+
 def _play(
     agent: AnyAgent,
     source: EnvSource,
     acts: dict[str, Any],
+    on_step: Callable[[int], None],
     *,
     path: str,
     mode: str,
     stage: int | None,
     agents: str,
-    **options: Any,
+    **arguments: Any,
 ) -> dict[str, Any]:
-    """Returns the JSON data of an evaluation of the version in a directory, at a stage; `options` are those of `evaluate`.
+    """Returns the JSON data of an evaluation of the version in a directory, at a stage.
 
-    The return of an episode is that of the agents whose names match a pattern.
+    The return of an episode is that of the agents whose names match a pattern. `arguments` are those of `evaluate` and of
+    `EpisodeOptions`.
     """
     import jax
 
     from jaxsrl.checkpoints.store import load_checkpoint
-    from jaxsrl.evaluation.evaluate import evaluate, make_evaluation_act
+    from jaxsrl.evaluation.evaluate import EpisodeOptions, evaluate, make_evaluation_act
     from jaxsrl.training.run_state import restore_state
 
     started = time.perf_counter()
@@ -185,5 +217,7 @@ def _play(
     params = restore_state(agent, jax.random.key(0), arrays).params
     if mode not in acts:
         acts[mode] = make_evaluation_act(agent, source, Mode(mode))
-    report = evaluate(agent, params, at_stage(source, stage), mode=Mode(mode), act=acts[mode], **options)
+    limit, seeds = arguments.pop("max_episode_steps", None), tuple(arguments.pop("seeds", ()))
+    options = EpisodeOptions(limit, seeds, acts[mode], on_step)
+    report = evaluate(agent, params, at_stage(source, stage), mode=Mode(mode), options=options, **arguments)
     return {**report.of_agents(agents).to_json(), "seconds": time.perf_counter() - started}

@@ -2,14 +2,59 @@
 
 import hashlib
 import json
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
+from agents.api import AnyAgent, Params
+from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.run_directory import CONFIG, read_json, write_json
+from jaxsrl.checkpoints.run_directory import CONFIG, LOG, append_line, read_json, write_json
 from jaxsrl.config.run_config import MAY_CHANGE, RunConfig
-from jaxsrl.evaluation.evaluate import EvaluationReport
+from jaxsrl.evaluation.evaluate import EpisodeOptions, EvaluationReport, evaluate
+from jaxsrl.evaluation.progress import ProgressLines, step_deadline
+from jaxsrl.evaluation.while_training import named_seeds, rows_of_evaluation
+from jaxsrl.evaluation.worker_rows import in_workers
+from jaxsrl.terminal.format import format_number
+
+
+def play_final_evaluation(
+    agent: AnyAgent, params: Params, source: EnvSource, config: RunConfig, path: Path, show: Callable[[str], None]
+) -> EvaluationReport:
+    """Plays greedy episodes with the final parameters of a run; ends the process if no step is made for too long.
+
+    Args:
+        agent: agent of the run.
+        params: its final parameters.
+        source: environments of the evaluation.
+        config: configuration of the run.
+        path: directory of the run, whose log keeps the message of such an end.
+        show: receives lines of progress.
+
+    Raises:
+        UserError: see `evaluate`.
+        EnvPoolError: an environment failed.
+    """
+    choice, episodes = config.eval, config.eval.final_episodes
+    lines = ProgressLines(episodes, show)
+    options = EpisodeOptions(choice.max_episode_steps, named_seeds(choice), on_step=lines)
+    source = in_workers(source, choice.processes, config.pool.supervision)
+    settings: dict[str, Any] = {"episodes": episodes, "seed": config.seed, "max_rows": rows_of_evaluation(config)}
+    with step_deadline(config.stall_timeout_seconds, lambda line: append_line(path / LOG, line)):
+        report = evaluate(agent, params, source, options=options, **settings)
+    return report.of_agents(choice.agents)
+
+
+def format_returns(evaluation: EvaluationReport | None) -> str:
+    """Describes the result of a run: the mean return of its final evaluation."""
+    assert evaluation is not None
+    returns = f"mean return {format_number(evaluation.mean_return)} (std {format_number(evaluation.std_return)})"
+    cut = (
+        f"; {evaluation.cut_episodes} cut after {max(evaluation.lengths):,} env steps"
+        if evaluation.cut_episodes
+        else ""
+    )
+    return f"evaluated {len(evaluation.returns)} greedy episodes: {returns}{cut}"
 
 
 def write_final_evaluation(path: Path, update: int, evaluation: EvaluationReport, config: RunConfig) -> None:
@@ -36,7 +81,14 @@ def read_same_evaluation(path: Path, update: int, config: RunConfig) -> Evaluati
             return None
         returns, lengths = tuple(saved["returns"]), tuple(saved["lengths"])
         return EvaluationReport(
-            saved["env_id"], returns, lengths, saved["seed"], True, task_returns=saved.get("task_returns", {})
+            saved["env_id"],
+            returns,
+            lengths,
+            saved["seed"],
+            True,
+            task_returns=saved.get("task_returns", {}),
+            cut_episodes=saved.get("cut_episodes", 0),
+            seeds=tuple(saved.get("seeds", ())),
         )
     except (UserError, KeyError, TypeError, AttributeError):
         return None
@@ -49,6 +101,8 @@ def _settings(directory: Path, config: RunConfig) -> dict[str, Any]:
         "env_kwargs": json.loads(config.eval.env_kwargs),
         "bad_env_output": supervision.bad_env_output if config.eval.processes else "raise",
         "configuration": _digest(directory),
+        "rows": rows_of_evaluation(config),
+        "limit": [config.eval.max_episode_steps, list(named_seeds(config.eval)), config.eval.stage],
     }
 
 

@@ -235,5 +235,11 @@ def evaluation_kwargs(metadata: Mapping[str, Any]) -> str:
     return _eval_options(metadata).get("env_kwargs", "{}")
 
 
+def saved_options(metadata: Mapping[str, Any]) -> RunConfig | None:
+    """Returns the configuration of a saved run, from a checkpoint's metadata; None if it has none."""
+    saved = metadata.get("experiment", {}).get("run")
+    return None if saved is None else from_json(RunConfig, saved)
+
+
 def _eval_options(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return metadata.get("experiment", {}).get("run", {}).get("eval", {})

@@ -1,5 +1,8 @@
 """Player of the environments of an evaluation or a recording, in this process."""
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import jax
 import numpy as np
 
@@ -29,7 +32,10 @@ class RowsPlayer:
         slot: the slot.
         length: steps of the slot.
         newest: step of the slot that the last call of `step` filled.
+        steps_of_process: calls of `step` of all players of this process, for a watchdog.
     """
+
+    steps_of_process: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -48,18 +54,24 @@ class RowsPlayer:
         self._agent_state = agent.initial_agent_state(num_rows)
         self._act, self._params = act, params
         self._keys = row_keys(jax.random.key(evaluation_seed(seed)), range(num_rows))
-        self._step = self.newest = 0
+        self._step = self._start_step = self.newest = 0
 
-    def start(self, rows: EnvRows) -> None:
-        """Starts an episode in every row."""
+    def start(self, rows: EnvRows, episodes: Sequence[int] = ()) -> None:
+        """Starts an episode in every row.
+
+        Args:
+            rows: the environments.
+            episodes: number of each row's episode; () for the first ones.
+        """
         first, none = first_rows(self.slot), (None,) * rows.num_rows
-        rows.reset(EpisodeReset((0,) * rows.num_rows, none), first)
+        rows.reset(EpisodeReset(tuple(episodes) or (0,) * rows.num_rows, none), first)
         first.begin_history()
+        self._start_step = self._step
 
     def step(self, rows: EnvRows) -> StepRows:
         """Steps every row once; later calls overwrite the result."""
-        self.newest = t = self._step % self.length
-        if t == 0 and self._step:
+        self.newest = t = (self._step - self._start_step) % self.length
+        if t == 0 and self._step > self._start_step:
             self._access.carry(self.slot, self.slot, slice(None))
         acting, out = self._access.act_rows(self.slot, t, slice(None)), step_rows(self.slot, t)
         steps = np.full(rows.num_rows, self._step, np.uint32)
@@ -68,6 +80,7 @@ class RowsPlayer:
         rows.step(acting.action, out)
         rows.verify(take(out.observation, None), out.reward[None])
         self._step += 1
+        RowsPlayer.steps_of_process += 1
         return out
 
 

@@ -13,10 +13,13 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.stages import at_stage
 from envpool_bridge.errors import UserError
+from jaxsrl.config.parts import EvalConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.curriculum import stage_at
+from jaxsrl.evaluation.evaluate import ALL_AGENTS, for_evaluation, validate_agents, validate_seeds
 from jaxsrl.evaluation.evaluator import Evaluator, EvaluatorDiedError
+from jaxsrl.evaluation.progress import ProgressLines
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
 from jaxsrl.models.store import BEST, MODELS, PENDING, RETURN, ModelStore
 from jaxsrl.training.active_run import ActiveRun
@@ -25,6 +28,7 @@ from jaxsrl.training.callbacks import Callback
 OUTPUT = "evaluator.txt"
 _POLL_SECONDS = 0.1
 _MOST_FAILURES = 2
+_MOST_POLL_SECONDS = 10.0  # longer than between two polls: the process was paused, or an update took long
 
 
 class EvaluateWhileTraining(Callback):
@@ -46,9 +50,9 @@ class EvaluateWhileTraining(Callback):
         self._done: dict[tuple[int, str], Evaluation] = {}
         self._best: Evaluation | None = None
         self._playing: _Task | None = None
-        self._polled = 0.0
-        # Polls since something last happened; not seconds, because the clock also runs while the process is paused.
-        self._idle_polls = 0
+        self._polled = self._advanced = 0.0
+        self._silent_seconds = 0.0  # since the evaluator last reported a step
+        self._is_finishing = False
 
     def on_start(self, run: ActiveRun) -> None:
         pinned = _pinned_versions(run.directory)
@@ -101,8 +105,8 @@ class EvaluateWhileTraining(Callback):
             self._pin(run)
             if self._waiting or self._playing:
                 run.log(f"waits for {len(self._waiting) + (self._playing is not None)} evaluations")
-            if not self._finish(run):
-                run.log("evaluation takes longer than --run.stall-timeout-seconds: the run ends without the rest of it")
+            self._is_finishing = True
+            self._finish(run)
         finally:
             self.close()
 
@@ -116,12 +120,11 @@ class EvaluateWhileTraining(Callback):
         """Waits for the evaluations of earlier versions, and sets the stage that they decide; without a curriculum, does nothing.
 
         Raises:
-            UserError: an evaluation takes too long, or the environments of the plan cannot be sent another stage.
+            UserError: the environments of the plan cannot be sent another stage.
         """
         if not run.config.curriculum.is_on:
             return
-        if not self._finish(run):
-            raise UserError("the curriculum waits for an evaluation that takes longer than --run.stall-timeout-seconds")
+        self._finish(run)
         stage = self._stage(run, run.num_updates)
         if stage != run.stage and not run.is_interrupted:
             run.log(f"stage {stage} from {run.env_steps:,} env steps on")
@@ -143,17 +146,15 @@ class EvaluateWhileTraining(Callback):
         ]
         return stage_at(config.curriculum, first, regular, update)
 
-    def _finish(self, run: ActiveRun) -> bool:
-        """Waits for all evaluations, or for a signal; returns False if nothing has happened for too long."""
-        self._idle_polls = 0
+    def _finish(self, run: ActiveRun) -> None:
+        """Waits for all evaluations, or for a signal."""
+        lines = ProgressLines(run.config.eval.episodes, run.log)
         while (self._waiting or self._playing) and not run.is_interrupted:
             self._advance(run)
-            if self._idle_polls * _POLL_SECONDS > run.config.stall_timeout_seconds:
-                return False
+            if self._evaluator is not None:
+                lines(self._evaluator.finished)
             if self._waiting or self._playing:
                 run.wait(_POLL_SECONDS)
-                self._idle_polls += 1
-        return True
 
     def _pin(self, run: ActiveRun) -> None:
         """Saves the newest version into the model store, unless it was evaluated or waits for it."""
@@ -176,20 +177,38 @@ class EvaluateWhileTraining(Callback):
         """Receives the result of the version that is played, and sends the next one."""
         try:
             if self._playing is not None and self._evaluator is not None:
+                steps = self._evaluator.steps
                 answer = self._evaluator.poll()
                 if answer is None:
+                    self._check_deadline(run, has_stepped=self._evaluator.steps != steps)
                     return
                 task, self._playing = self._playing, None
                 self._record(run, task, answer)
             if self._playing is None and self._waiting:
                 self._evaluator = self._evaluator or Evaluator(self._agent, self._source, run.directory / OUTPUT)
-                self._playing = self._waiting.popleft()
+                self._playing, self._silent_seconds = self._waiting.popleft(), 0.0
+                self._advanced = time.monotonic()
                 self._evaluator.send(self._playing.to_json(run))
         except EvaluatorDiedError as error:
             self._retry(run, error)
 
+    def _check_deadline(self, run: ActiveRun, has_stepped: bool) -> None:
+        """Adds the time since the last poll to that without a step. The clock also runs while the process is paused.
+
+        Raises:
+            EvaluatorDiedError: the evaluator has made no step for too long.
+        """
+        now = time.monotonic()
+        most = min(_MOST_POLL_SECONDS, run.config.stall_timeout_seconds / 4)
+        passed, self._advanced = min(now - self._advanced, most), now
+        self._silent_seconds = 0.0 if has_stepped else self._silent_seconds + passed
+        if self._silent_seconds > run.config.stall_timeout_seconds:
+            limit = f"--run.stall-timeout-seconds {run.config.stall_timeout_seconds:g}"
+            raise EvaluatorDiedError(
+                f"the evaluator made no step for {self._silent_seconds:.0f} s ({limit}), and was killed"
+            )
+
     def _record(self, run: ActiveRun, task: "_Task", answer: dict[str, Any]) -> None:
-        self._idle_polls = 0
         env_steps = task.update * run.config.env_steps_per_update
         names = {field.name for field in dataclasses.fields(Evaluation)}
         values = {name: value for name, value in answer.items() if name in names}
@@ -225,9 +244,8 @@ class EvaluateWhileTraining(Callback):
             _unpin(run, task.update)
 
     def _retry(self, run: ActiveRun, error: EvaluatorDiedError) -> None:
-        """Sends a failed version to a new process; drops it after its second failure."""
+        """Sends a failed version to a new process; drops it after its second failure, at the end of the run with all that wait."""
         self.close()
-        self._idle_polls = 0
         task, self._playing = self._playing, None
         if task is None:
             return
@@ -235,9 +253,14 @@ class EvaluateWhileTraining(Callback):
         task.failures += 1
         if task.failures < _MOST_FAILURES:
             self._waiting.appendleft(task)
-        else:
-            run.log(f"update {task.update} is not evaluated; training continues")
-            self._release(run, task)
+            return
+        dropped = [task]
+        if self._is_finishing:
+            dropped += self._waiting
+            self._waiting.clear()
+        for each in dropped:
+            run.log(f"update {each.update} is not evaluated; the run continues without it")
+            self._release(run, each)
 
 
 @dataclasses.dataclass
@@ -252,8 +275,10 @@ class _Task:
     def to_json(self, run: ActiveRun) -> dict[str, Any]:
         """Returns the message to the evaluator."""
         config, path = run.config.eval, _store(run).directory / str(self.update)
-        task = {"path": str(path), "mode": self.mode, "episodes": config.episodes, "max_rows": config.max_rows}
-        return {**task, "seed": run.config.seed, "stage": self.stage, "agents": config.agents}
+        task = {"path": str(path), "mode": self.mode, "episodes": config.episodes}
+        task |= {"max_rows": rows_of_evaluation(run.config), "max_episode_steps": config.max_episode_steps}
+        seeds = {"seed": run.config.seed, "seeds": named_seeds(config)}
+        return {**task, **seeds, "stage": self.stage, "agents": config.agents}
 
 
 def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSource:
@@ -278,8 +303,45 @@ def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSour
         )
     if changes:
         source = make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
-    curriculum = config.curriculum
-    return at_stage(source, curriculum.last_stage(source.spec().stage)) if curriculum.is_on else source
+    curriculum, stage = config.curriculum, config.eval.stage
+    if stage is not None and (curriculum.is_on or source.spec().stage is None):
+        needed = (
+            "a curriculum chooses it"
+            if curriculum.is_on
+            else "the environments receive none: use --env.stage 0 with it"
+        )
+        raise UserError(f"eval.stage {stage} is the stage of evaluations, but {needed}")
+    return at_stage(source, curriculum.last_stage(source.spec().stage) if curriculum.is_on else stage)
+
+
+def validate_evaluation(config: RunConfig, source: EnvSource) -> None:
+    """Rejects seeds, levels and agents of evaluations that the environments do not have.
+
+    Raises:
+        UserError: says what does not fit, and what to change.
+    """
+    choice = config.eval
+    if choice.agents != ALL_AGENTS:
+        validate_agents(source.spec(), choice.agents)
+    if not named_seeds(choice):
+        return
+    spec = source.spec()
+    if choice.levels and spec.stage is not None:
+        raise UserError(
+            f"eval.levels {choice.levels}: the levels of {spec.env_id} are its stages: use --eval.stage, one of them"
+        )
+    for played in (choice.episodes if choice.every else 0, choice.final_episodes):
+        validate_seeds(for_evaluation(source), spec, named_seeds(choice), played)
+
+
+def named_seeds(choice: EvalConfig) -> tuple[int, ...]:
+    """Returns the seeds of the episodes of evaluations; () if none are named."""
+    return tuple(choice.seeds or range(choice.levels))
+
+
+def rows_of_evaluation(config: RunConfig) -> int:
+    """Returns the largest number of rows that an evaluation of a run opens."""
+    return min(config.num_envs, config.eval.max_rows)
 
 
 def _pinned_versions(directory: Path) -> list[int]:

@@ -146,6 +146,7 @@ class WorkerRows:
         """
         if not isinstance(request, EpisodeReset):
             raise TypeError(f"expected an EpisodeReset, got {type(request).__name__}")
+        self.close()  # of an earlier reset
         self._pool = pool = self._open()
         parts = [pool.shape.part_rows(part) for part in range(pool.shape.num_parts)]
         pool.start([EpisodeReset(request.episodes[rows], request.actions[rows]) for rows in parts])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from envpool_bridge.errors import WaitTimeoutError
 
 OPTION = "--run.stall-timeout-seconds"
+_RESUMES = "The same command resumes from the newest checkpoint."
 _POLL_SECONDS = 1.0  # a main thread that asked for the deadline within this time waits, and does not compute
 _GRACE_SECONDS = 30.0
 _END_SECONDS, _LEAVE_SECONDS = 120.0, 10
@@ -40,6 +41,8 @@ class Watchdog:
         counts: grow while the run makes progress. Called in the watchdog's thread.
         waits: one sentence for each part of the run that waits, given whether the main thread waits. Called in any thread.
         log: keeps the message of a process that is ended.
+        option: name of the limit, for the message.
+        outcome: sentence of the message about what is left of the run.
     """
 
     def __init__(
@@ -48,8 +51,11 @@ class Watchdog:
         counts: Callable[[], Mapping[str, float]],
         waits: Callable[[bool], Sequence[str]],
         log: Callable[[str], None],
+        option: str = OPTION,
+        outcome: str = _RESUMES,
     ) -> None:
         self._limit, self._counts, self._waits, self._log = limit_seconds, counts, waits, log
+        self._option, self._outcome = option, outcome
         self._patience = limit_seconds + min(limit_seconds, _GRACE_SECONDS)  # `check` comes first
         self._seen: Mapping[str, float] = {}
         self._since = self._polled = self._turn = time.monotonic()
@@ -125,9 +131,8 @@ class Watchdog:
             waits = [f"could not find out what the run waits for ({error!r})"]
         seconds = time.monotonic() - self._since
         return (
-            f"the run is stalled: nothing happened for {seconds:.0f} s ({OPTION} {self._limit:g}): {'; '.join(waits)}. The same "
-            f"command resumes from the newest checkpoint. If one step, update, compilation or checkpoint takes longer than that, "
-            f"use a larger {OPTION}"
+            f"the run is stalled: nothing happened for {seconds:.0f} s ({self._option} {self._limit:g}): {'; '.join(waits)}. "
+            f"{self._outcome} If one step, update, compilation or checkpoint takes longer than that, use a larger {self._option}"
         )
 
     def _leave(self) -> None:

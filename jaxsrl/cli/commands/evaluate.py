@@ -15,6 +15,8 @@ from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
 
 if TYPE_CHECKING:
+    from agents.api import Mode
+    from envpool_bridge.spec.specs import EnvSpec
     from jaxsrl.evaluation.load_agent import LoadedAgent
 
 
@@ -29,7 +31,12 @@ class Evaluate:
         json: print one JSON object instead of a table.
         stochastic: sample actions instead of taking the most likely one.
         seed: of environments and actions.
-        max_rows: number of concurrent environments.
+        max_rows: number of concurrent environments; None for that of the run's evaluations.
+        max_episode_steps: env steps after which an episode is cut, and counted as it is; None for that of the run's evaluations.
+        seeds: seeds of the episodes in turn, each equally often; None for those of the run's evaluations, empty to draw them
+            from `seed`.
+        levels: number of levels, the seeds 0 to N - 1, to play instead.
+        stall_timeout_seconds: longest time between two steps, after which the command fails.
         processes: worker processes that step them, for environments whose steps take long; 0 for this process. If the environments
             cannot be divided equally, fewer are started.
         video: also record episodes into this file, *.mp4. Agents with a world model add real and predicted observations,
@@ -52,7 +59,11 @@ class Evaluate:
     json: bool = False
     stochastic: bool = False
     seed: int = 0
-    max_rows: int = 32
+    max_rows: int | None = None
+    max_episode_steps: int | None = None
+    seeds: tuple[int, ...] | None = None
+    levels: int = 0
+    stall_timeout_seconds: float = 1800.0
     processes: int = 0
     video: Path | None = None
     video_episodes: int = 1
@@ -66,9 +77,14 @@ class Evaluate:
 
     def run(self) -> int:
         """Plays episodes."""
+        from jaxsrl.evaluation.progress import step_deadline
+
         self._validate()
-        if self.all:
-            return self._run_all()
+        with step_deadline(self.stall_timeout_seconds, option="--stall-timeout-seconds"):
+            return self._run_all() if self.all else self._run_one()
+
+    def _run_one(self) -> int:
+        """Plays episodes with one checkpoint."""
         from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.evaluation.evaluate import evaluate
         from jaxsrl.evaluation.load_agent import counted_agents, load_agent
@@ -84,7 +100,8 @@ class Evaluate:
         record = None if self.video is None else self._recorder(loaded, self.video)
         agents = counted_agents(loaded.metadata)
         source = in_workers(loaded.source, self.processes)
-        report = evaluate(loaded.agent, loaded.params, source, **self._settings()).of_agents(agents)
+        settings = self._settings(loaded.metadata, source.spec())
+        report = evaluate(loaded.agent, loaded.params, source, **settings).of_agents(agents)
         result = {"checkpoint": str(loaded.checkpoint), "update": loaded.update, **report.to_json()}
         result |= _format_changes(loaded.env_kwargs)
         if record is not None:
@@ -123,7 +140,9 @@ class Evaluate:
     def _is_of_run(self, loaded: "LoadedAgent") -> bool:
         """Returns whether the episodes are those that a run ends with: greedy, with its newest checkpoint as it is."""
         is_newest = loaded.run_directory == self.path and not loaded.problems
-        return is_newest and not (self.stochastic or self.agent_options or self.env_kwargs or loaded.mismatches)
+        others = (self.max_rows, self.max_episode_steps, self.levels or None, self.seeds)
+        changed = self.stochastic or self.agent_options or self.env_kwargs or loaded.mismatches
+        return is_newest and not changed and others == (None,) * len(others)
 
     def _recorder(self, loaded: "LoadedAgent", path: Path) -> Callable[[], dict[str, Any]]:
         """Returns a function that records episodes, and predictions of agents that offer them; it returns the files.
@@ -137,7 +156,7 @@ class Evaluate:
         from jaxsrl.evaluation.video_file import validate_video_path
 
         validate_video_path(path)
-        predicts, video, mode = can_predict(loaded.agent), None, self._settings()["mode"]
+        predicts, video, mode = can_predict(loaded.agent), None, self._mode()
         try:
             video = Video(loaded.source, path, self.video_episodes)
         except UserError as error:
@@ -162,17 +181,37 @@ class Evaluate:
         """Plays games against the opponent."""
         from jaxsrl.evaluation.games import evaluate_against
 
-        results = evaluate_against(loaded, self.opponent, self.episodes, self.seed, self._settings()["mode"])
+        results = evaluate_against(loaded, self.opponent, self.episodes, self.seed, self._mode())
         rows = [dataclasses.asdict(result) for result in results]
         print_tables({"seats": rows, "opponent": self.opponent}, self.json, f"games of {self.path}")
         return 0
 
-    def _settings(self) -> dict[str, Any]:
-        """Returns the arguments of `evaluate`."""
+    def _mode(self) -> "Mode":
         from agents.api import Mode
 
-        mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
-        return {"episodes": self.episodes, "seed": self.seed, "mode": mode, "max_rows": self.max_rows}
+        return Mode.SAMPLE if self.stochastic else Mode.GREEDY
+
+    def _settings(self, metadata: Mapping[str, Any], spec: "EnvSpec") -> dict[str, Any]:
+        """Returns the arguments of `evaluate` for a checkpoint; says which limit cuts episodes."""
+        from jaxsrl.evaluation.evaluate import MAX_ROWS, EpisodeOptions, describe_limit
+        from jaxsrl.evaluation.load_agent import saved_options
+        from jaxsrl.evaluation.progress import ProgressLines
+        from jaxsrl.evaluation.while_training import named_seeds
+
+        if self.levels and self.seeds:
+            raise UserError(f"--levels {self.levels} are the seeds 0 to {self.levels - 1}: omit it, or --seeds")
+        run = saved_options(metadata)
+        rows, seeds = MAX_ROWS, self.seeds
+        if run is not None:
+            rows = min(run.num_envs, run.eval.max_rows)
+            seeds = named_seeds(run.eval) if seeds is None else seeds
+        seeds = tuple(range(self.levels)) or seeds or ()
+        limit = self.max_episode_steps or (run.eval.max_episode_steps if run is not None else None)
+        if line := describe_limit(spec, limit, "--max-episode-steps"):
+            show_line(line)
+        options = EpisodeOptions(limit, seeds, on_step=ProgressLines(self.episodes, show_line))
+        arguments = {"episodes": self.episodes, "seed": self.seed, "mode": self._mode(), "options": options}
+        return {**arguments, "max_rows": rows if self.max_rows is None else self.max_rows}
 
     def _loading(self) -> dict[str, Any]:
         """Returns the arguments of `load_agent`."""
@@ -191,8 +230,8 @@ class Evaluate:
         if self.out is not None:
             validate_out(self.out)
         reports = []
-        settings = {**self._settings(), "processes": self.processes}
-        for report in evaluate_checkpoints(self.path, partial(load_agent, **self._loading()), **settings):
+        load, processes = partial(load_agent, **self._loading()), self.processes
+        for report in evaluate_checkpoints(self.path, load, self._settings, processes=processes):
             if isinstance(report, str):
                 show_line(f"warning: {report}")
             else:

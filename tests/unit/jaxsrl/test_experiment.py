@@ -153,7 +153,7 @@ def test_a_complete_run_plays_its_final_episodes_once(tmp_path, monkeypatch):
         played.append(options["episodes"])
         return evaluate(*args, **options)
 
-    monkeypatch.setattr(jaxsrl.experiment, "evaluate", play)
+    monkeypatch.setattr(jaxsrl.evaluation.final_evaluation, "evaluate", play)
     experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path))
     first = experiment.train(quiet=True)
     written = (first.directory / "eval.json").read_text()
@@ -201,7 +201,7 @@ def test_a_killed_evaluation_leaves_none_of_other_parameters(tmp_path, monkeypat
     experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path))
     file = experiment.train(quiet=True).directory / "eval.json"
     shutil.rmtree(file.parent / "checkpoints")
-    monkeypatch.setattr(jaxsrl.experiment, "evaluate", lambda *args, **options: {}["killed"])
+    monkeypatch.setattr(jaxsrl.evaluation.final_evaluation, "evaluate", lambda *args, **options: {}["killed"])
     with pytest.raises(KeyError, match="killed"):
         experiment.train(quiet=True)
     assert not file.exists()

@@ -6,17 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 import jaxsrl.evaluation.evaluate
 from agents.api import Agent, Mode, OnPolicy
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.gymnasium_env import GymnasiumRows
+from envpool_bridge.envs.gymnasium_env import GymnasiumRows, GymnasiumSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.seeding import episode_seed
 from envpool_bridge.errors import UserError
-from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
+from jaxsrl.envs.registry import make_env
+from jaxsrl.evaluation.evaluate import EpisodeOptions, EvaluationReport, describe_limit, episode_limit, evaluate
+from jaxsrl.evaluation.worker_rows import in_workers
 from jaxsrl.learner.mesh import LearnerMesh
 from tests.support.scripted_agents import Alike
 
@@ -117,6 +120,62 @@ def test_fewer_episodes_than_rows_make_fewer_environments():
     report = evaluate(parity_agent(), {}, Countdown, episodes=3, max_rows=32)
     assert len(report.returns) == 3
     assert len(Countdown.made) == 2 + 3
+
+
+class Sometimes(Countdown):
+    """Episodes that never end where the seed is odd, and pay 1 a step plus the action."""
+
+    def step(self, action):
+        self.left -= self.seeds[-1] % 2 == 0
+        return np.array([self.left], np.float32), 1.0 + action, self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_endless_episodes_are_cut_and_counted(processes):
+    seeds = (3, 1, 4, 7, 6, 5, 9, 8)
+    options = EpisodeOptions(max_episode_steps=12, seeds=seeds)
+    source = in_workers(Sometimes, processes)
+    report = evaluate(parity_agent(), {}, source, episodes=16, max_rows=4, options=options)
+    wanted = [12 if seed % 2 else 1 + seed % 9 for seed in seeds] * 2
+    assert list(report.lengths) == wanted
+    # Of an endless episode the observation stays that of its start.
+    paid = [sum(1.0 + (1 + seed % 9 if seed % 2 else left) % 2 for left in range(length, 0, -1))
+            for seed, length in zip(seeds * 2, wanted, strict=True)]  # fmt: skip
+    assert list(report.returns) == paid
+    assert report.cut_episodes == 10
+    assert report.to_json()["cut_episodes"] == 10
+
+
+def test_the_limit_applies_where_no_time_limit_is_known():
+    limited = GymnasiumSource(lambda: TimeLimit(Sometimes(), 5)).spec()
+    assert (limited.has_time_limit, episode_limit(limited, None), episode_limit(limited, 3)) == (True, None, 3)
+    free = GymnasiumSource(Sometimes).spec()
+    assert (free.has_time_limit, episode_limit(free, None), episode_limit(free, 3)) == (False, 27_000, 3)
+    assert "27,000 env steps (--x)" in describe_limit(free, None, "--x")
+    assert not describe_limit(limited, None, "--x")
+    assert not describe_limit(free, 3, "--x")
+
+
+def test_named_seeds_are_played_equally_often():
+    options = EpisodeOptions(seeds=(5, 7, 11))
+    evaluate(parity_agent(), {}, Countdown, episodes=6, max_rows=4, options=options)
+    first = [env.seeds[0] for env in Countdown.made[2:]]
+    assert first == [5, 7, 11, 5]
+    assert [env.seeds[1] for env in Countdown.made[2:4]] == [7, 11]
+    with pytest.raises(UserError, match="expected a multiple of 3 episodes, got 7; use 6 or 9"):
+        evaluate(parity_agent(), {}, Countdown, episodes=7, options=options)
+
+
+def test_named_seeds_are_levels_of_environments_in_jax():
+    source = make_env(EnvConfig("CartPole-v1", suite="jax"))
+    spec, options = source.spec(), EpisodeOptions(seeds=(3, 8))
+    agent = make_ppo(PPOConfig(), spec, NetworkConfig(hidden_sizes=(4,)))
+    params = agent.init(jax.random.key(0)).params
+    report = evaluate(agent, params, source, episodes=4, max_rows=2, options=options)
+    assert report.returns[:2] == report.returns[2:]
+    swapped = EpisodeOptions(seeds=(8, 3))
+    assert evaluate(agent, params, source, episodes=2, max_rows=1, options=swapped).returns == report.returns[1::-1]
+    assert report.returns[0] != report.returns[1]
 
 
 def test_evaluation_meets_none_of_trainings_episodes():

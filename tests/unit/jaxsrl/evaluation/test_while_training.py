@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxsrl.evaluation import while_training
 from jaxsrl.evaluation.while_training import EvaluateWhileTraining
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.models.store import BEST, MODELS, RETURN, ModelStore
@@ -101,3 +102,44 @@ def test_a_complete_run_looks_for_its_newest_version(run):
     keep = run_config(num_envs=4, rollout_length=2, total_env_steps=40, checkpoint_keep_every=16)
     ModelStore(run.directory / MODELS).tag("step-48", "6")
     assert [KeepModels().has_work(keep, run.directory, update) for update in (4, 6)] == [True, False]
+
+
+@pytest.mark.parametrize("is_finishing", [False, True])
+def test_a_silent_evaluator_is_replaced_and_its_version_unpinned(run, monkeypatch, is_finishing):
+    now, started = [0.0], []
+
+    class Silent:
+        def __init__(self, *args):
+            self.steps, self.finished, self.polls = 0, 0, 0
+            started.append(self)
+
+        def send(self, task):
+            self.task = task
+
+        def poll(self):
+            self.polls += 1
+            now[0] += 4.0
+            self.steps += self.polls == 1  # one step, then silence
+            return None
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(while_training, "Evaluator", Silent)
+    monkeypatch.setattr(while_training, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    run.config = run_config(num_envs=4, rollout_length=2, eval_every=16, stall_timeout_seconds=20.0)
+    store = ModelStore(run.directory / MODELS)
+    store.tag("pending-6", "6")
+    evaluation = EvaluateWhileTraining(None, None)
+    evaluation._enqueue(run, 6)
+    evaluation._enqueue(run, 8)
+    evaluation._is_finishing = is_finishing
+    polls = 0
+    while evaluation._waiting or evaluation._playing:
+        evaluation._advance(run)
+        polls += 1
+        assert polls < 100
+    # Each process: one step, then six polls of 4 s until the 20 s are over.
+    assert [each.polls for each in started] == [7] * (2 if is_finishing else 4)
+    assert not [tag for tag in store.tags() if tag.startswith("pending")]
+    assert sum("made no step for 24 s (--run.stall-timeout-seconds 20)" in line for line in run.lines) == len(started)
