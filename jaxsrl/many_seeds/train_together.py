@@ -31,6 +31,7 @@ from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
 from jaxsrl.run_plan import check_options, make_callbacks, make_identity, run_name
+from jaxsrl.terminal.format import format_number
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
 from jaxsrl.training.coordinator import Coordinator
@@ -191,9 +192,10 @@ class _Progress(Callback):
         self._before = (now, self._env_steps())
         means = [run.episodes().get("episode/return_mean") for run in self._runs.values()]
         returns = [mean for mean in means if mean is not None]
-        shown = (
-            f", return {sum(returns) / len(returns):.1f} ({min(returns):.1f} to {max(returns):.1f})" if returns else ""
-        )
+        shown = ""
+        if returns:
+            mean, low, high = map(format_number, (sum(returns) / len(returns), min(returns), max(returns)))
+            shown = f", return {mean} ({low} to {high})"
         speed = (self._before[1] - steps) / (now - then)
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(  # noqa: T201

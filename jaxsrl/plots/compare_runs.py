@@ -15,7 +15,7 @@ from jaxsrl.plots.aggregate import Estimate, Scores, estimate, estimate_improvem
 from jaxsrl.plots.bootstrap import mean_curve
 from jaxsrl.plots.draw_aggregate import STATISTICS, draw_estimates, draw_profiles
 from jaxsrl.plots.draw_curves import GroupCurve, draw_legend, draw_panel, legend_rows
-from jaxsrl.plots.grouping import group_curves
+from jaxsrl.plots.grouping import count_seeds_once, group_curves
 from jaxsrl.plots.run_curve import COLUMNS, XAxis, read_curves
 from jaxsrl.plots.scores import Bounds, Score, scores_by_method
 from jaxsrl.plots.style import save, style
@@ -85,11 +85,12 @@ def compare_runs(
         UserError: no runs or no such metric, field or score.
     """
     curves, skipped = read_curves(paths, x, metric)
-    groups = group_curves(curves, by)
+    counted = [count_seeds_once(group) for group in group_curves(curves, by)]
+    groups, repeated = [group for group, _ in counted], [line for _, lines in counted for line in lines]
     env_ids = sorted({group.env_id for group in groups})
     groups.sort(key=lambda group: env_ids.index(group.env_id))
     drawn = tuple(GroupCurve(group, mean_curve([(curve.x, curve.y) for curve in group.curves])) for group in groups)
-    warnings = [*skipped, *(line for one in drawn for line in _describe_end(one, x))]
+    warnings = [*skipped, *repeated, *(line for one in drawn for line in _describe_end(one, x))]
     methods: Mapping[str, Scores] = {}
     if len(env_ids) > 1:
         methods, absent = scores_by_method(groups, score, bounds)

@@ -70,6 +70,19 @@ def group_curves(curves: Sequence[RunCurve], by: Sequence[str] = ()) -> list[Gro
     return groups
 
 
+def count_seeds_once(group: Group) -> tuple[Group, list[str]]:
+    """Returns the group with the longest run of each seed, and a line for each run that is skipped. Runs without a seed stay."""
+    kept: dict[Any, RunCurve] = {}
+    skipped: list[RunCurve] = []
+    for curve in sorted(group.curves, key=lambda curve: -curve.x[-1]):
+        seed = flatten_config(curve).get("run.seed", curve.path)
+        if seed in kept:
+            skipped.append(curve)
+        kept.setdefault(seed, curve)
+    lines = [f"{curve.path} is skipped in {group.label}: a longer run has the same seed" for curve in skipped]
+    return dataclasses.replace(group, curves=tuple(each for each in group.curves if each not in skipped)), lines
+
+
 def flatten_config(curve: RunCurve) -> dict[str, Any]:
     """Returns the configuration as one value per field, named by its path ("agent.learning_rate"), and `agent_name`."""
     experiment = curve.config.get("experiment")

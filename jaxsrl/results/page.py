@@ -9,6 +9,7 @@ import numpy as np
 from jaxsrl.plots.bootstrap import student_interval
 from jaxsrl.results.record import Result, folder_name
 from jaxsrl.results.task_list import Reference
+from jaxsrl.terminal.format import format_number
 
 PICTURES = Path("pictures", "results")
 _INTRODUCTION = """# Results
@@ -75,8 +76,8 @@ def _format_table(groups: list[list[Result]], references: Sequence[Reference]) -
                     first.algorithm,
                     first.preset,
                     str(len(group)),
-                    f"{returns.mean():,.1f}",
-                    f"{low:,.1f} to {high:,.1f}" if len(group) > 1 else "-",
+                    format_number(float(returns.mean())),
+                    f"{format_number(low)} to {format_number(high)}" if len(group) > 1 else "-",
                     _format_range([result.env_steps for result in group], ",d"),
                     _format_range([result.seconds / 60 for result in group], ",.1f"),
                     "; ".join(published) or "-",

@@ -20,6 +20,7 @@ from jaxsrl.config.serialization import to_json
 from jaxsrl.experiment import Experiment
 from jaxsrl.machine.run_tasks import Task
 from jaxsrl.runs.summary import checkpoint_steps, read_final_evaluation
+from jaxsrl.terminal.format import format_number
 from jaxsrl.tune.managed_runs import OWNED_IN_ROUNDS, Train, open_state, train_task, validate_flags, validate_single
 from jaxsrl.tune.pbt import PBTConfig, choose, first_values
 from jaxsrl.tune.space import Space, parse_space
@@ -136,7 +137,9 @@ class Population:
         for member, choice in enumerate(choices):
             if choice.source != member:
                 self._show(f"round {number}: member {member} copies member {choice.source}")
-        self._show(f"round {number}: best {max(scores):.1f}, median {float(np.median(scores)):.1f}")
+        self._show(
+            f"round {number}: best {format_number(max(scores))}, median {format_number(float(np.median(scores)))}"
+        )
         self._remove_checkpoints()
 
     def _remove_checkpoints(self) -> None:

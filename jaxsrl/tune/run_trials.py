@@ -12,6 +12,7 @@ from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
 from jaxsrl.machine.python_command import python_command
 from jaxsrl.machine.run_tasks import Process, Start, Task, start_here, stop_processes
+from jaxsrl.terminal.format import format_number
 from jaxsrl.tune.study import RESULT, Sweep, drawn_trials, import_optuna, make_sampler, open_study, trial_name
 
 _POLL_SECONDS = 0.2
@@ -150,7 +151,9 @@ class _Runner:
         else:
             self._study.tell(number, result["value"])
         verb = "was pruned" if result["is_pruned"] else "is complete"
-        self._show(f"{trial_name(number)} {verb}: return {result['value']:.1f} after {result['env_steps']:,} env steps")
+        self._show(
+            f"{trial_name(number)} {verb}: return {format_number(result['value'])} after {result['env_steps']:,} env steps"
+        )
 
 
 def format_options(options: dict[str, Any]) -> str:

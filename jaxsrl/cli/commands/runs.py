@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tyro
 
-from jaxsrl.terminal.format import format_age
+from jaxsrl.terminal.format import format_age, format_number
 
 SortBy = Literal["name", "age", "best", "last", "progress", "state", "env", "agent"]
 
@@ -72,7 +72,7 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
             Text(row["name"]),
             Text(row["state"], colors[row["state"]]),
             "-" if row["progress"] is None else f"{row['progress']:.0%}",
-            *(("-" if row[name] is None else f"{row[name]:,.1f}") for name in ("best_return", "last_return")),
+            *(("-" if row[name] is None else format_number(row[name])) for name in ("best_return", "last_return")),
             f"{row['env_steps']:,}",
             *(
                 Text(str(row[name] if row[name] not in ("", None) else "-"))

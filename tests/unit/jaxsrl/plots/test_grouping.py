@@ -1,10 +1,13 @@
 """Which runs are repetitions, and what tells the others apart."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from envpool_bridge.errors import UserError
-from jaxsrl.plots.grouping import group_curves
-from jaxsrl.plots.run_curve import read_curves
+from jaxsrl.plots.grouping import Group, count_seeds_once, group_curves
+from jaxsrl.plots.run_curve import RunCurve, read_curves
 
 
 @pytest.fixture
@@ -84,3 +87,14 @@ def test_a_field_that_no_run_has_is_refused_with_those_like_it(make_run, grouped
         UserError, match="--group-by agent.learning_rat: no run here has .* did you mean agent.learning_rate"
     ):
         grouped("agent.learning_rat")
+
+
+def test_a_seed_counts_once():
+    def curve(name, seed, end):
+        config = {"experiment": {"run": {"seed": seed}}}
+        return RunCurve(Path(name), config, np.array([1.0, end]), np.array([0.0, 1.0]))
+
+    curves = (curve("short", 0, 5.0), curve("long", 0, 9.0), curve("other", 1, 5.0))
+    group, lines = count_seeds_once(Group("env", "a", curves))
+    assert [each.path.name for each in group.curves] == ["long", "other"]
+    assert lines == ["short is skipped in a: a longer run has the same seed"]

@@ -12,6 +12,7 @@ from jaxsrl.results.draw import draw_results, draw_task, return_limits
 from jaxsrl.results.page import format_page
 from jaxsrl.results.record import folder_name, read_results, write_result
 from jaxsrl.results.task_list import Reference, read_references, read_tasks
+from jaxsrl.terminal.format import format_number
 from tests.unit.jaxsrl.results.runs import make
 
 ROOT = Path(__file__).parents[4]
@@ -44,7 +45,7 @@ def test_listed_runs_are_of_known_experiments():
 def test_table_has_mean_and_student_interval():
     row = cells(format_page(THREE, [REFERENCE]), "ppo")
     half = 4.3027 * np.std([90, 100, 140], ddof=1) / np.sqrt(3)
-    interval = f"{110 - half:,.1f} to {110 + half:,.1f}"
+    interval = f"{format_number(110 - half)} to {format_number(110 + half)}"
     assert row[:8] == ["Hopper-v5", "ppo", "ppo", "3", "110.0", interval, "80", "1.5"]
     assert row[8] == "2,410.4 at 1,000,000 ([zoo, v3](https://example.org/a))"
 
