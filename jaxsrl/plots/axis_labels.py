@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from jaxsrl.plots.run_curve import RunCurve, XAxis
 
 _METRICS = {
-    "episode/return_mean": "episode return (reward units)",
+    "episode/return_mean": "training return (reward units)",
+    "eval/return_mean": "evaluation return (reward units)",
     "episode/return_max": "largest episode return (reward units)",
     "episode/length_mean": "episode length (env steps)",
     "episode/seconds_mean": "episode duration (s)",

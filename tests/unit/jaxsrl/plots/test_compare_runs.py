@@ -28,7 +28,7 @@ def test_one_environment_is_a_panel_with_units_and_one_legend(make_run, tmp_path
     out = tmp_path / "plot.svg"
     draw_comparison(comparison, out)
     words = texts(out)
-    for word in ("CartPole-v1", "env steps", "episode return (reward units)", "ppo (3 runs)", "dqn (1 run)"):
+    for word in ("CartPole-v1", "env steps", "training return (reward units)", "ppo (3 runs)", "dqn (1 run)"):
         assert words.count(word) == 1, word
     first = out.read_bytes()
     draw_comparison(comparison, out)
