@@ -7,7 +7,7 @@ import dataclasses
 
 import jax
 
-from agents.api import Agent, Array, Metrics, Params, Trajectory
+from agents.api import Agent, Array, Metrics, OnPolicy, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.ops import returns, validate
@@ -38,7 +38,8 @@ class A2CConfig(PolicyGradientConfig):
 
 def make_a2c(config: A2CConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """Returns A2C for this environment and network; raises UserError where they do not fit."""
-    return make_policy_gradient_agent("a2c", config, spec, network, loss)
+    agent = make_policy_gradient_agent("a2c", config, spec, network, loss)
+    return agent._replace(data=OnPolicy(max_lag=0))
 
 
 def loss(

@@ -91,7 +91,13 @@ class LearnerState:
 
 @dataclasses.dataclass(frozen=True)
 class OnPolicy:
-    """`update` wants each trajectory once, in the order it was collected."""
+    """`update` wants each trajectory once, in the order it was collected.
+
+    Attributes:
+        max_lag: Largest policy lag, in updates, that the algorithm corrects: 0 without an importance ratio. None: any.
+    """
+
+    max_lag: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from agents.api import Agent, Array, Metrics, Params, Trajectory
+from agents.api import Agent, Array, Metrics, OnPolicy, Params, Trajectory
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.ops import returns
@@ -45,7 +45,8 @@ def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfi
     """Returns REINFORCE for this environment and network; raises UserError where they do not fit."""
     if not (config.baseline or config.bootstrap):
         config = dataclasses.replace(config, value_coef=0.0)
-    return make_policy_gradient_agent("reinforce", config, spec, network, loss)
+    agent = make_policy_gradient_agent("reinforce", config, spec, network, loss)
+    return agent._replace(data=OnPolicy(max_lag=0))
 
 
 def loss(

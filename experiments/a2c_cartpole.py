@@ -16,7 +16,7 @@ EXPERIMENT = Experiment(
         gae_lambda=0.9,
         entropy_coef=0.005,
     ),
-    run=RunConfig(num_envs=32, rollout_length=16, total_env_steps=500_000, max_policy_lag=0),
+    run=RunConfig(num_envs=32, rollout_length=16, total_env_steps=500_000),
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     env=EnvConfig("TwoStepTeam", suite="probe", kwargs='{"global_state": true}'),
     network=NetworkConfig(hidden_sizes=(64, 64)),
     agent=COMAConfig(learning_rate=5e-3, critic_learning_rate=5e-3),
-    run=RunConfig(num_envs=64, rollout_length=16, total_env_steps=200_000, max_policy_lag=0),
+    run=RunConfig(num_envs=64, rollout_length=16, total_env_steps=200_000),
 )
 
 if __name__ == "__main__":

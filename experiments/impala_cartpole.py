@@ -14,7 +14,7 @@ EXPERIMENT = Experiment(
         discount=0.98,
         entropy_coef=0.005,
     ),
-    run=RunConfig(num_envs=32, rollout_length=16, total_env_steps=500_000, max_policy_lag=1),
+    run=RunConfig(num_envs=32, rollout_length=16, total_env_steps=500_000),
 )
 
 if __name__ == "__main__":

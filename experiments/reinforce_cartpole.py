@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     agent=REINFORCEConfig(
         learning_rate=1e-2, learning_rate_schedule=ScheduleConfig("linear"), discount=0.99, entropy_coef=0.0
     ),
-    run=RunConfig(num_envs=16, rollout_length=1024, total_env_steps=1_000_000, max_policy_lag=0),
+    run=RunConfig(num_envs=16, rollout_length=1024, total_env_steps=1_000_000),
 )
 
 if __name__ == "__main__":

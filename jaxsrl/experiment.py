@@ -168,7 +168,7 @@ def train(
     _split_host(config)
     source = make_env(env)
     options: dict[str, Any] = {"experiment": experiment, "spec": spec, "quiet": quiet, "callbacks": callbacks}
-    done = run_plan.run(make_plan(config), agent, source, config, **options)
+    done = run_plan.run(make_plan(config, agent=agent), agent, source, config, **options)
     report = TrainReport(**vars(done))
     if not done.wrote_directory:
         return report

@@ -22,6 +22,7 @@ from agents.api import (
     LearnerState,
     Metrics,
     Observation,
+    OnPolicy,
     Params,
     Progress,
     Summary,
@@ -134,7 +135,8 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
     optimizers = {name: make_optimizer(config.optimizer, rate) for name, rate in rates.items()}
     init_fn, update_fn = partial(init, net, optimizers), partial(update, config, net, spec, optimizers, schedules)
     steps = _gradient_steps(config, net, spec, optimizers, schedules)
-    return make_on_policy_agent("coma", config, spec, net, init_fn, update_fn, steps)
+    agent = make_on_policy_agent("coma", config, spec, net, init_fn, update_fn, steps)
+    return agent._replace(data=OnPolicy(max_lag=0))
 
 
 def init(net: ComaNetworks, optimizers: Optimizers, key: Array) -> LearnerState:

@@ -171,6 +171,8 @@ def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
         for number, group in enumerate(groups)
         if not group.frozen
     )
+    data = [group.agent.data for group in groups if not group.frozen]
+    lags = [own.max_lag for own in data if isinstance(own, OnPolicy) and own.max_lag is not None]
     return Agent(
         name="+".join(dict.fromkeys(group.agent.name for group in groups)),
         init=partial(_init, groups),
@@ -178,7 +180,7 @@ def make_grouped(spec: EnvSpec, groups: Sequence[PolicyGroup]) -> Agent:
         act=partial(_act, _MultiPolicy(spec, tuple(groups), extras)),
         update=partial(_update, learning),
         extras=extras,
-        data=OnPolicy(),
+        data=OnPolicy(max_lag=min(lags, default=None)),
         groups=learning,
         bind_replay=partial(_bind_replay, spec, groups) if any(map(_needs_buffer, groups)) else None,
     )

@@ -49,7 +49,7 @@ def measure_inference() -> dict[str, float]:
     layout = agent_layout(spec, plan.shape, agent)
     with engine_with_room(*requested_bundles(run, plan)) as engine:
         params = jax.jit(agent.init)(jax.random.key(0)).params
-        versions = PublishedVersions(engine, layout_of(params), run.max_policy_lag)
+        versions = PublishedVersions(engine, layout_of(params), run.policy_lag)
         versions.publish(0, params)
         server = ServerHandle(config, 0, plan.inference.nodes[0])
         server.spawn(engine, server.node)

@@ -98,7 +98,7 @@ class RunConfig:
         num_envs: B, environments stepped in total, over all learner processes.
         rollout_length: T, steps of every environment for each update.
         max_policy_lag: updates by which the acting policy may be behind the learner. 0 is synchronous; 1 overlaps collecting
-            with learning (both deterministic); n >= 2 is asynchronous.
+            with learning (both deterministic); n >= 2 is asynchronous. None is 1, or 0 for agents without an importance ratio.
         shutdown_timeout_seconds: time after SIGINT, SIGTERM, SIGHUP or SIGUSR1 until a run that has not stopped exits anyway;
             0 waits without limit.
         stall_timeout_seconds: longest time without any progress: no step, action, gradient step or update. Then the run ends
@@ -140,7 +140,7 @@ class RunConfig:
     gradient_steps: int | None = None
     num_envs: int = 128
     rollout_length: int = 32
-    max_policy_lag: int = 1
+    max_policy_lag: int | None = None
     shutdown_timeout_seconds: float = 0.0
     stall_timeout_seconds: float = 1800.0
     init_from: str = ""
@@ -209,6 +209,11 @@ class RunConfig:
     def is_offline(self) -> bool:
         """Returns whether the run learns from a dataset alone."""
         return self.plan == "offline"
+
+    @property
+    def policy_lag(self) -> int:
+        """Returns `max_policy_lag`, or 1 if it is None; `make_plan` replaces None by what the agent allows."""
+        return 1 if self.max_policy_lag is None else self.max_policy_lag
 
     @property
     def step_unit(self) -> Literal["env steps", "gradient steps"]:

@@ -70,7 +70,7 @@ def train_together(
     agent = build_agent(experiment)
     config = with_gradient_budget(config, agent)
     members = member_experiments(dataclasses.replace(experiment, run=config))
-    plan = add_agent_fragments(make_plan(config), agent, config.replay)
+    plan = add_agent_fragments(make_plan(config, agent=agent), agent, config.replay)
     _validate(config, plan)
     check_run(plan, agent, source, spec, Resources.detect())
     check_options(config, plan, agent, source, spec)

@@ -1,11 +1,13 @@
 """Construction of the plan that a RunConfig names, by a built-in function or the user's own (MSRL's distribution policy)."""
 
+import dataclasses
 import difflib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from agents.api import AnyAgent, OnPolicy
 from envpool_bridge.errors import UserError
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.resources import Resources
@@ -16,7 +18,7 @@ from jaxsrl.plan.policies import PLANS, MakePlan
 _HOW = 'your own plan is "path/to/file.py:function" or "module:function"'
 
 
-def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
+def make_plan(config: RunConfig, resources: Resources | None = None, agent: AnyAgent | None = None) -> Plan:
     """Returns the plan named by `config.plan` for this configuration and these resources.
 
     Examples:
@@ -28,11 +30,20 @@ def make_plan(config: RunConfig, resources: Resources | None = None) -> Plan:
     Args:
         config: of the run. The plan fits this configuration only.
         resources: of the machine of the run; None for this machine, which initializes its jax devices.
+        agent: to train, which decides the policy lag of a configuration that has none; without it that is 1.
 
     Raises:
         UserError: there is no such plan, or it does not fit the resources.
     """
+    if config.max_policy_lag is None:
+        largest = None if agent is None else largest_lag(agent)
+        config = dataclasses.replace(config, max_policy_lag=1 if largest is None else min(1, largest))
     return load_plan(config.plan)(config, Resources.detect() if resources is None else resources)
+
+
+def largest_lag(agent: AnyAgent) -> int | None:
+    """Returns the largest policy lag that the agent corrects, in updates; None for any."""
+    return agent.data.max_lag if isinstance(agent.data, OnPolicy) else None
 
 
 def load_plan(name: str) -> MakePlan:

@@ -37,7 +37,7 @@ def serial(run: RunConfig, resources: Resources) -> Plan:
     Tests compare every other plan with it.
     """
     del resources  # the plan is the same on every machine
-    return _in_process_plan("serial", run, InProcess(), _first_device(run), run.max_policy_lag)
+    return _in_process_plan("serial", run, InProcess(), _first_device(run), run.policy_lag)
 
 
 def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
@@ -56,7 +56,7 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
         )
     # One lane: an actor never waits for a reply, which a second lane would bridge.
     shape = pool_shape("single_learner_coarse", run, lanes_per_worker=1)
-    actors, lag = Processes(shape.num_workers), run.max_policy_lag
+    actors, lag = Processes(shape.num_workers), run.policy_lag
     return Plan(
         name="single_learner_coarse",
         fragments=(
@@ -307,7 +307,7 @@ def in_process_channels(run: RunConfig, max_lag: int) -> tuple[Channel, ...]:
 
 def served_channels(run: RunConfig, shape: PoolShape, parameters_from: str = "learner") -> tuple[Channel, ...]:
     """Returns the channels of environment workers whose slots an inference server and a learner read."""
-    lag = run.max_policy_lag
+    lag = run.policy_lag
     return (
         Channel("environments", "inference", Carries.OBSERVATIONS, Transport.SHARED_RING, shape.num_lanes),
         Channel("inference", "environments", Carries.ACTIONS, Transport.SHARED_RING, shape.num_lanes),

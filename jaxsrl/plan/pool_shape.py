@@ -52,7 +52,7 @@ def pool_shape(
         workers_per_lane=per_lane,
         rows_per_part=run.num_envs // (parts * replicas),
         rollout_length=run.rollout_length,
-        num_slots=run.max_policy_lag + 2,
+        num_slots=run.policy_lag + 2,
     )
 
 

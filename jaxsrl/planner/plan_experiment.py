@@ -68,7 +68,7 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
     agent, source, spec = experiment.build()
     config = with_gradient_budget(experiment.run, agent)
     resources = _resources(cores, gpus)
-    plan = add_agent_fragments(make_plan(config, resources), agent, config.replay)
+    plan = add_agent_fragments(make_plan(config, resources, agent), agent, config.replay)
     processes = config.distributed.num_processes if config.distributed.is_on else 1
     placement = preview_placement(config, plan, resources, kept_bytes(config, agent, spec))
     plan, resources = placement.plan, placement.resources

@@ -108,7 +108,7 @@ def predict_here(calibration: Calibration, config: RunConfig) -> float:
     """Returns the simulated env steps per second of such a run on this machine."""
     shape = pool_shape("single_learner_fine", config)
     cores = len(os.sched_getaffinity(0))
-    return simulate(calibration.scenario(shape, config.max_policy_lag, cores)).env_steps_per_second
+    return simulate(calibration.scenario(shape, config.policy_lag, cores)).env_steps_per_second
 
 
 def _measure(experiment: Experiment, config: RunConfig, expected: float, seconds: float) -> float:

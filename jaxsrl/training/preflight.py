@@ -18,6 +18,7 @@ from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.learner.learning_agent import learning_agent, replay_bytes
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.fragment import Carries, Devices, Processes
+from jaxsrl.plan.load_plan import largest_lag
 from jaxsrl.plan.passes.policy_groups import check_groups
 from jaxsrl.plan.plan import Plan
 from jaxsrl.plan.validate import nearest_multiple, validate_memory, validate_plan, validate_replay_memory
@@ -41,6 +42,12 @@ def check_run(plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec, res
         validate_machine()
     if runs_on_device(plan):
         jax_env_of_source(source)
+    largest = largest_lag(agent)
+    if largest is not None and plan.max_policy_lag > largest:
+        raise UserError(
+            f"plan {plan.name}: agent {agent.name} corrects a policy lag of at most {largest}, got {plan.max_policy_lag}: omit "
+            f"--run.max-policy-lag, pass the agent to make_plan, or use impala or ppo, which have an importance ratio"
+        )
     if plan.parameter_server is not None:
         gradient_steps_of(agent, plan)
     if plan.merge_lanes and jax.tree.leaves(jax.eval_shape(lambda: agent.initial_agent_state(1))):

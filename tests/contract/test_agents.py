@@ -117,6 +117,15 @@ def test_update_ignores_reset_rows_bit_for_bit(learnt):
     chex.assert_trees_all_equal(other, learnt.state)
 
 
+def test_agents_that_ignore_behavior_probabilities_declare_lag_0(learnt):
+    extras = {"behavior_log_prob": learnt.data.extras["behavior_log_prob"] - 1.0}
+    other, _ = jax.jit(learnt.agent.update)(
+        learnt.first, dataclasses.replace(learnt.data, extras=extras), jax.random.key(1)
+    )
+    same = jax.tree.map(lambda a, b: bool(np.all(a == b)), other.params, learnt.state.params)
+    assert all(jax.tree.leaves(same)) == (learnt.agent.data.max_lag == 0)
+
+
 def test_an_update_that_is_cut_into_gradient_steps_is_the_update(learnt):
     if learnt.agent.gradient_steps is None:
         pytest.skip(f"{learnt.agent.name} is not cut")

@@ -99,6 +99,14 @@ def test_flags_of_the_experiment_reach_the_plan(capsys):
     assert (plan.name, plan.num_rows, plan.max_policy_lag) == ("single_learner_fine", 64, 3)
 
 
+@pytest.mark.parametrize("name", ["a2c_cartpole", "reinforce_cartpole", "coma_coordination"])
+def test_agents_without_a_ratio_have_policy_lag_0(capsys, name):
+    file = f"experiments/{name}.py"
+    assert plan_from_json(json.loads(shown(capsys, file, "--json"))).max_policy_lag == 0
+    rejected = refusal(capsys, file, "--run.max-policy-lag", "1")
+    assert "corrects a policy lag of at most 0, got 1: omit --run.max-policy-lag" in rejected
+
+
 def test_a_policy_of_the_users_own_is_shown(capsys, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("from jaxsrl.plan.policies import serial as mine\n")

@@ -86,7 +86,6 @@ def test_replicas_that_push_at_their_own_pace_solve_cartpole(tmp_path):
         plan="central",
         learner_gradients="asynchronous",
         learner_num_replicas=2,
-        max_policy_lag=1,
         eval_final_episodes=50,
     )
     dataclasses.replace(experiment, agent=agent, run=run_config).train()

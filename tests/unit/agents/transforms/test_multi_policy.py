@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.a2c import A2CConfig, make_a2c
 from agents.api import Agent, LearnerState, Mode, OnPolicy, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
@@ -213,6 +214,12 @@ def test_a_frozen_policy_acts_but_never_learns():
     moved = zip(jax.tree.leaves(learnt.params["pair"]), jax.tree.leaves(state.params["pair"]), strict=True)
     assert all(np.any(one != other) for one, other in moved)
     assert not any(name.startswith("single/") for name in metrics)
+
+
+def test_policies_together_have_the_smallest_lag():
+    own = {"single": lambda spec: make_a2c(A2CConfig(), spec, NetworkConfig(hidden_sizes=(4,)))}
+    lag = lambda **options: make_policies(TWINS, {"x*": "pair", "y": "single"}, ppo, **options).data.max_lag  # noqa: E731
+    assert (lag(), lag(own_agents=own), lag(own_agents=own, frozen={"single": {}})) == (None, 0, None)
 
 
 @pytest.mark.slow  # to compile
