@@ -77,7 +77,7 @@ def _format_table(groups: list[list[Result]], references: Sequence[Reference]) -
                     first.preset,
                     str(len(group)),
                     format_number(float(returns.mean())),
-                    f"{format_number(low)} to {format_number(high)}" if len(group) > 1 else "-",
+                    f"{format_number(float(low))} to {format_number(float(high))}" if len(group) > 1 else "-",
                     _format_range([result.env_steps for result in group], ",d"),
                     _format_range([result.seconds / 60 for result in group], ",.1f"),
                     "; ".join(published) or "-",

@@ -151,9 +151,9 @@ class _Runner:
         else:
             self._study.tell(number, result["value"])
         verb = "was pruned" if result["is_pruned"] else "is complete"
-        self._show(
-            f"{trial_name(number)} {verb}: return {format_number(result['value'])} after {result['env_steps']:,} env steps"
-        )
+        value: Any = result["value"]
+        shown = f"return {format_number(value)} after {result['env_steps']:,} env steps"
+        self._show(f"{trial_name(number)} {verb}: {shown}")
 
 
 def format_options(options: dict[str, Any]) -> str:
