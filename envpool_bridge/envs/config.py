@@ -10,6 +10,7 @@ import gymnasium
 
 from envpool_bridge.envs.action_repeat import validate_action_repeat, with_action_repeat
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.json_arguments import is_json, json_text
 from envpool_bridge.envs.last_step import LastStep, with_last_step
 from envpool_bridge.envs.mixed_rows import mixed_source
 from envpool_bridge.envs.native_ale import ale_vector_source
@@ -89,8 +90,9 @@ class EnvConfig:
             simple_spread_v3), "gymnax", "brax", "jumanji", "pgx" (ids of these packages). With several agents:
             "pettingzoo" (paths of modules), "mpe" (simple_*), "hanabi" (Hanabi-*), "overcooked" (layouts), "hide_and_seek"
             (base, randomwalls), "smax" (scenarios).
-        kwargs: JSON object of further arguments: the suite's options (docs/environments/index.md), or those of
-            `gymnasium.make`, the probe or the JAX environment. `--env.kwargs.NAME VALUE` sets one of them.
+        kwargs: dict of further arguments: the suite's options (docs/environments/index.md), or those of `gymnasium.make`, the
+            probe or the JAX environment. Stored as JSON text. `--env.kwargs NAME=VALUE ...` sets some of them, and
+            `--env.kwargs JSON` all.
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         mask_from_info: moves `info["action_mask"]`, the legal actions, into the observation, where agents read it; only
             for suite "gymnasium".
@@ -106,15 +108,15 @@ class EnvConfig:
         overlap_rows: steps a worker's rows concurrently in threads: for environments that wait rather than compute.
             Environments with `step_async` and `step_wait` (docs/how_to/custom_environment.md) overlap without threads
             and do not need it.
-        row_kwargs: further arguments of some of the rows: a JSON object of names of tasks and their arguments, or a JSON list
-            of arguments. With several ids, one for each id. They take precedence over `kwargs`.
+        row_kwargs: further arguments of some of the rows: a dict of names of tasks and their arguments, or a list of
+            arguments; in the forms of `kwargs`. With several ids, one for each id. They take precedence over `kwargs`.
         row_shares: share of the environments of each task; empty for equal shares.
         add_task: adds the item "task" to observations: 1 at the row's own task, 0 at the others.
         stagger: longest first episode, in env steps. The first episodes of the rows are truncated after different numbers of
             steps, so that long episodes of equal length do not end together; 0 leaves them whole.
         stage: integer that environments receive with every reset, `reset(options={"stage": n})`. A callback may change it
             while a run trains. None for none; 0 where `stages` names some.
-        stages: environments of stages 0, 1, ..., each an id, or a JSON object of arguments that take precedence over `kwargs`.
+        stages: environments of stages 0, 1, ..., each an id, or arguments that take precedence over `kwargs`, in its forms.
             Their observations and actions have the same form. The last one is the task itself, and replaces `id`.
         levels: number of levels that prioritized level replay chooses episodes from. A level is the seed of its episodes, or
             their stage where `stage` is set. 0 for none: every episode has a seed of its own.
@@ -122,7 +124,7 @@ class EnvConfig:
 
     id: str = "CartPole-v1"
     suite: Suite = "auto"
-    kwargs: str = "{}"
+    kwargs: Any = "{}"
     strict: bool = True
     mask_from_info: bool = False
     frame_stack: int = 1
@@ -131,21 +133,23 @@ class EnvConfig:
     last_reward: bool = False
     info_fields: tuple[str, ...] = ()
     overlap_rows: bool = False
-    row_kwargs: str = "[]"
+    row_kwargs: Any = "[]"
     row_shares: tuple[float, ...] = ()
     add_task: bool = False
     stagger: int = 0
     stage: int | None = None
-    stages: tuple[str, ...] = ()
+    stages: tuple[Any, ...] = ()
     levels: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "info_fields", tuple(self.info_fields))
+        object.__setattr__(self, "kwargs", json_text(self.kwargs, "env.kwargs"))
+        object.__setattr__(self, "row_kwargs", json_text(self.row_kwargs, "env.row_kwargs", may_be_list=True))
         if self.frame_stack < 1:
             raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
         validate_action_repeat(self.suite, self.action_repeat)
         object.__setattr__(self, "row_shares", tuple(self.row_shares))
-        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "stages", tuple(map(_stage_text, self.stages)))
         if self.stages:
             object.__setattr__(self, "stage", self.stage or 0)
             object.__setattr__(self, "id", _stage_id(self.stages[-1]) or self.id)
@@ -222,10 +226,10 @@ class EnvConfig:
         """Returns the configuration of each task by its name; {} if all rows are alike.
 
         Raises:
-            UserError: `row_kwargs` is not valid JSON of arguments, or does not fit the ids.
+            UserError: `row_kwargs` holds something else than arguments, or does not fit the ids.
         """
         ids = [name.strip() for name in self.id.split(",")]
-        each = _json(self.row_kwargs, "row_kwargs")
+        each = json.loads(self.row_kwargs)
         if len(ids) == 1 and not each:
             return {}
         names = list(each) if isinstance(each, dict) else ids if len(ids) > 1 else [str(n) for n in range(len(each))]
@@ -237,7 +241,7 @@ class EnvConfig:
                 f"{len(each)} entries, and the names {names}"
             )
         if not all(isinstance(one, dict) for one in each):
-            raise UserError(f"row_kwargs must hold JSON objects, got {self.row_kwargs!r}")
+            raise UserError(f"row_kwargs must hold dicts, got {self.row_kwargs!r}")
         plain = dataclasses.replace(self, row_kwargs="[]", row_shares=(), add_task=False)
         shared = self.arguments()
         return {
@@ -246,40 +250,31 @@ class EnvConfig:
         }
 
     def stage_configs(self) -> list["EnvConfig"]:
-        """Returns the configuration of each of `stages`.
-
-        Raises:
-            UserError: one of them is no id and no JSON object.
-        """
+        """Returns the configuration of each of `stages`."""
         plain, shared = dataclasses.replace(self, stages=(), stage=None, levels=0), self.arguments()
         configs: list[EnvConfig] = []
         for stage in self.stages:
             name = _stage_id(stage)
-            own = {} if name else _json(stage, "stages")
+            own = {} if name else json.loads(stage)
             kwargs = json.dumps({**shared, **own})
             configs.append(dataclasses.replace(plain, id=name or self.id, kwargs=kwargs))
         return configs
 
     def arguments(self) -> dict[str, Any]:
-        """Parses `kwargs`. Raises UserError if it is not a JSON object."""
-        return _json(self.kwargs, "kwargs")
+        """Returns `kwargs` as a dict."""
+        return json.loads(self.kwargs)
+
+
+def _stage_text(stage: Any) -> str:
+    """Returns an entry of `stages` as an id, or arguments as JSON text."""
+    return (
+        stage if isinstance(stage, str) and not is_json(stage) and "=" not in stage else json_text(stage, "env.stages")
+    )
 
 
 def _stage_id(stage: str) -> str:
     """Returns the id that an entry of `stages` is; "" for arguments."""
-    return "" if stage.lstrip().startswith("{") else stage
-
-
-def _json(text: str, field: str) -> Any:
-    kinds = (dict, list) if field == "row_kwargs" else (dict,)
-    expected = "a JSON object or list" if field == "row_kwargs" else "a JSON object"
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f"env {field} must be {expected}, got {text!r}: {error}") from error
-    if not isinstance(value, kinds):
-        raise UserError(f"env {field} must be {expected}, got {text!r}")
-    return value
+    return "" if is_json(stage) else stage
 
 
 def _probe(env_id: str, arguments: dict[str, Any]) -> Callable[[], gymnasium.Env]:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
+from envpool_bridge.envs.json_arguments import json_text
 from envpool_bridge.errors import UserError
 from envpool_bridge.options import SupervisorOptions
 
@@ -111,15 +112,8 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         validate_at_least(1, "learner", self, "num_devices", "sample_reuse")
-        validate_at_least(
-            0,
-            "learner",
-            self,
-            "num_replicas",
-            "max_gradient_staleness",
-            "trajectory_buffer_size",
-            "max_nonfinite_updates",
-        )
+        counts = "num_replicas", "max_gradient_staleness", "trajectory_buffer_size", "max_nonfinite_updates"
+        validate_at_least(0, "learner", self, *counts)
         if self.trajectory_buffer_size and self.when_full != "drop_oldest":
             raise UserError(
                 f"learner.trajectory_buffer_size {self.trajectory_buffer_size} buffers trajectories that would be dropped, but "
@@ -277,7 +271,7 @@ class EvalConfig:
         every: env steps between evaluated versions; 0 evaluates only after training.
         episodes: episodes of each evaluation while the run trains.
         mode: actions of these episodes: the most likely ones ("greedy"), sampled ones ("sample"), or both in turn.
-        env_kwargs: JSON object of arguments of the environment that replace those of training: '{"frame_skip": 2}'.
+        env_kwargs: arguments of the environment that replace those of training, in the forms of `EnvConfig.kwargs`: frame_skip=2.
         max_rows: environments of an evaluation that step together; never more than `run.num_envs`.
         max_episode_steps: env steps after which an episode is cut and counted; None for 27,000 without a known time limit.
         seeds: seeds of the episodes in turn, each equally often (levels of JAX environments); empty draws them from `run.seed`.
@@ -291,7 +285,7 @@ class EvalConfig:
     every: int = 0
     episodes: int = 20
     mode: Literal["greedy", "sample", "both"] = "greedy"
-    env_kwargs: str = "{}"
+    env_kwargs: Any = "{}"
     max_rows: int = 32
     max_episode_steps: int | None = None
     seeds: tuple[int, ...] = ()
@@ -302,6 +296,7 @@ class EvalConfig:
     processes: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "env_kwargs", json_text(self.env_kwargs, "eval.env_kwargs"))
         validate_at_least(0, "eval", self, "every", "final_episodes", "processes", "levels")
         validate_at_least(1, "eval", self, "episodes", "max_rows", "max_episode_steps")
         if self.seeds and self.levels:

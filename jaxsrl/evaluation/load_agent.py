@@ -16,6 +16,7 @@ from agents.transforms.level_replay import with_level_replay
 from agents.transforms.self_play import SelfPlayConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
+from envpool_bridge.envs.json_arguments import json_text
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import LEARNER
@@ -82,7 +83,7 @@ def load_agent(
     env: EnvConfig | AnyEnv | None = None,
     trust_env: bool = False,
     agent_options: Mapping[str, Any] | None = None,
-    env_kwargs: str | None = "{}",
+    env_kwargs: Any = "{}",
 ) -> LoadedAgent:
     """Loads the newest intact checkpoint of a run directory, or one checkpoint directory.
 
@@ -94,8 +95,8 @@ def load_agent(
         trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
         agent_options: options of the algorithm that replace those of the checkpoint, by dotted name, for example
             `{"gumbel.num_simulations": 200}` of a search; not of policies with an algorithm of their own.
-        env_kwargs: JSON object of arguments of the environments that replace those of training; None for those of the run's
-            evaluation (`--eval.env-kwargs`).
+        env_kwargs: arguments of the environments that replace those of training, in the forms of `EnvConfig.kwargs`; None for
+            those of the run's evaluation (`--eval.env-kwargs`).
 
     Raises:
         UserError: the path is neither, the checkpoint's agent is not in the catalog, or it has no such option.
@@ -106,7 +107,7 @@ def load_agent(
     saved = read_saved_run(path)
     if env is None and not trust_env:
         _validate_needs_no_module(saved.metadata)
-    env_kwargs = evaluation_kwargs(saved.metadata) if env_kwargs is None else env_kwargs
+    env_kwargs = evaluation_kwargs(saved.metadata) if env_kwargs is None else json_text(env_kwargs, "env_kwargs")
     agent, source = rebuild(saved.metadata, env, agent_options=agent_options, env_kwargs=env_kwargs)
     arrays, report = saved.arrays, ""
     if partial:

@@ -290,19 +290,15 @@ def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSour
         env: its configuration, if it has one.
 
     Raises:
-        UserError: `eval.env_kwargs` is no JSON object, or the environment has no configuration.
+        UserError: there are `eval.env_kwargs`, and the environment has no configuration.
     """
-    text = config.eval.env_kwargs
-    try:
-        changes = {} | json.loads(text)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"eval.env_kwargs must be a JSON object: got {text!r} ({error})") from error
+    changes = json.loads(config.eval.env_kwargs)
     if changes and not isinstance(env, EnvConfig):
         raise UserError(
             "eval.env_kwargs changes the arguments of an EnvConfig: the environment of this run is a function"
         )
     if changes:
-        source = make_env(dataclasses.replace(env, kwargs=json.dumps({**json.loads(env.kwargs), **changes})))
+        source = make_env(dataclasses.replace(env, kwargs={**env.arguments(), **changes}))
     curriculum, stage = config.curriculum, config.eval.stage
     if stage is not None and (curriculum.is_on or source.spec().stage is None):
         needed = (

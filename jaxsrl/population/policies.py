@@ -14,6 +14,7 @@ from agents.catalog import AGENTS, fill_sizes, find_algorithm, find_make_agent
 from agents.networks.config import NetworkConfig
 from agents.transforms.multi_policy import MakeAgent, agent_indices, make_policies, policy_spec
 from agents.transforms.self_play import SelfPlayConfig, make_self_play
+from envpool_bridge.envs.json_arguments import json_text
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.checkpoints.names import LEARNER
@@ -29,33 +30,33 @@ class PoliciesConfig:
     """Policies of a multi-agent environment; by default one acts for all agents.
 
     Attributes:
-        mapping: JSON object from names of agents, or patterns of them, to names of policies; the first match counts:
-            '{"adversary_*": "hunters", "*": "prey"}'.
-        frozen: JSON object from names of policies that do not learn to the source of their parameters: a run directory (its
-            newest checkpoint) or a checkpoint. A run with several policies provides the one of the same name, any other run
-            its only
-            policy: '{"prey": "runs/prey"}'. A resumed run has them in its own checkpoint, but the path must still exist.
-        agents: JSON object from names of policies to settings that differ from the experiment's agent:
-            '{"prey": {"learning_rate": 1e-3}}'. With "algorithm", the name of one, they differ from its defaults. "network" has
-            settings of the network. In code also a mapping to configurations, {"prey": DQNConfig(...)}, which is stored as JSON.
+        mapping: names of policies by names of agents, or patterns of them; the first match counts: adversary_*=hunters *=prey. In
+            the forms of `EnvConfig.kwargs`, as the others.
+        frozen: sources of the parameters of policies that do not learn, by name: a run directory (its newest checkpoint) or a
+            checkpoint. A run with several policies provides the one of the same name, any other run its only policy:
+            prey=runs/prey. A resumed run has them in its own checkpoint, but the path must still exist.
+        agents: settings of policies, by name, that differ from the experiment's agent: 'prey={"learning_rate": 1e-3}'.
+            With "algorithm", the name of one, they differ from its defaults. "network" has settings of the network. In code
+            also a mapping to configurations, {"prey": DQNConfig(...)}, which is stored as JSON.
         networks: likewise settings that differ from the experiment's network, or a mapping to values of NetworkConfig.
         self_play: pool of past selves that the policies of a game of two teams play against.
     """
 
-    mapping: str = "{}"
-    frozen: str = "{}"
+    mapping: Any = "{}"
+    frozen: Any = "{}"
     agents: Any = "{}"
     networks: Any = "{}"
     self_play: SelfPlayConfig = dataclasses.field(default_factory=SelfPlayConfig)
 
     def __post_init__(self) -> None:
+        converters = {"agents": _agent_to_json, "networks": _network_to_json}
+        for name in ("mapping", "frozen", *converters):
+            value = getattr(self, name)
+            if name in converters and isinstance(value, Mapping):
+                value = {policy: converters[name](policy, config) for policy, config in value.items()}
+            object.__setattr__(self, name, json_text(value, f"policies.{name}"))
         self.policy_of_agent()
         self.frozen_paths()
-        for name, convert in (("agents", _agent_to_json), ("networks", _network_to_json)):
-            value = getattr(self, name)
-            if isinstance(value, Mapping):
-                entries = {policy: convert(policy, config) for policy, config in value.items()}
-                object.__setattr__(self, name, json.dumps(entries))
         self.agent_options()
         self.network_options()
 
@@ -266,10 +267,7 @@ def _validate_is_data(policy: str, config: Any, options: Mapping[str, Any]) -> N
 
 def _parse(name: str, text: str, kind: type[Any], example: str) -> dict[str, Any]:
     expected = f"{name} must be a JSON object of {'strings' if kind is str else 'objects'}, such as {example}"
-    try:
-        names = json.loads(text)
-    except (json.JSONDecodeError, TypeError) as error:
-        raise UserError(f"{expected}: got {text!r} ({error})") from error
-    if not isinstance(names, dict) or not all(isinstance(value, kind) for value in names.values()):
+    names = json.loads(text)
+    if not all(isinstance(value, kind) for value in names.values()):
         raise UserError(f"{expected}: got {text!r}")
     return names

@@ -117,10 +117,6 @@ def test_invalid_checkpoint_path_is_rejected(capsys, tmp_path):
     assert "is no checkpoint" in capsys.readouterr().err
 
 
-def test_invalid_environment_arguments_are_rejected(capsys, monkeypatch):
-    assert "must be a JSON object" in refusal(capsys, monkeypatch, ("env", {"kwargs": "[1"}))
-
-
 def test_an_unknown_flag_ends_with_status_2():
     command = [sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py"), "--run.nonsense", "3"]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 2

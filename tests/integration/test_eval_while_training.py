@@ -117,7 +117,7 @@ def test_functions_are_evaluated_with_other_arguments_rejected(tmp_path):
     assert max(each.max_return for each in read_evaluations(report.directory)) <= 20
     with pytest.raises(UserError, match="the environment of this run is a function"):
         train(tmp_path / "other", env=make, eval_env_kwargs='{"length": 3}')
-    with pytest.raises(UserError, match="must be a JSON object"):
+    with pytest.raises(UserError, match="eval.env_kwargs: expected NAME=VALUE fields, .* got '3'"):
         train(tmp_path / "other", eval_env_kwargs="3 4")
 
 

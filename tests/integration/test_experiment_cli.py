@@ -69,11 +69,45 @@ def test_parse_flags_sets_entries_of_json_objects():
     assert parse_flags(base, ["--env.kwargs", '{"f": 5}']).env.kwargs == '{"f": 5}'
 
 
+def test_parse_flags_takes_fields_of_json_objects():
+    base = dataclasses.replace(EXPERIMENT, env=EnvConfig("CartPole-v1", kwargs={"a": 1, "b": "x"}))
+    fields = [
+        "--env.kwargs",
+        "a=2",
+        "c=null",
+        "d=8 x 8",
+        "--run.seed",
+        "3",
+        "--env.kwargs=e=-1",
+        "--eval.env-kwargs",
+        "f=true",
+    ]
+    changed = parse_flags(
+        base, [*fields, "--policies.mapping", "agent_*=one", "*=two", "--env.row-kwargs", 'easy={"g": 1}']
+    )
+    assert changed.env.arguments() == {"a": 2, "b": "x", "c": None, "d": "8 x 8", "e": -1}
+    assert (changed.run.seed, changed.run.eval.env_kwargs) == (3, '{"f": true}')
+    assert list(changed.policies.policy_of_agent().items()) == [("agent_*", "one"), ("*", "two")]
+    assert list(changed.env.tasks()) == ["easy"]
+    assert changed == parse_flags(base, [*to_json_flags(changed), "--run.seed", "3"])
+
+
+def to_json_flags(experiment):
+    values = {"env.kwargs": experiment.env.kwargs, "env.row-kwargs": experiment.env.row_kwargs}
+    values |= {"eval.env-kwargs": experiment.run.eval.env_kwargs, "policies.mapping": experiment.policies.mapping}
+    return [part for name, text in values.items() for part in (f"--{name}", text)]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--env.kwargs.a"], "expected a value after --env.kwargs.a"),
         (["--env.kwargs", "[3]", "--env.kwargs.a", "1"], "cannot set 'a' of '.3.': expected a JSON object"),
+        (
+            ["--env.kwargs", "fast"],
+            "--env.kwargs: expected NAME=VALUE fields, such as frame_skip=4, or a JSON object, got 'fast'",
+        ),
+        (["--env.kwargs", "[1"], r"env.kwargs: expected a JSON object, got '\[1'"),
         (["--env.kwargs", "{", "--env.kwargs.a", "1"], "cannot set 'a' of '{': expected a JSON object"),
     ],
 )

@@ -1,7 +1,6 @@
 """`jaxsrl evaluate`."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from envpool_bridge.envs.json_arguments import read_arguments
 from envpool_bridge.errors import UserError
 from jaxsrl.cli.unused_options import validate_unused
 from jaxsrl.terminal.progress import show_line
@@ -49,8 +49,8 @@ class Evaluate:
         agent_options: NAME=VALUE of options of the algorithm that replace those of the run, for example
             gumbel.num-simulations=200 of a search. They are not those of the opponent or of policies with an algorithm of
             their own. Then eval.json stays as it is.
-        env_kwargs: JSON object of arguments of the environment that replace those of training; "" for those of the run's
-            evaluations (--eval.env-kwargs). Others leave eval.json as it is.
+        env_kwargs: NAME=VALUE of arguments of the environment that replace those of training, or a JSON object; by default those
+            of the run's evaluations (--eval.env-kwargs). Others leave eval.json as it is.
         out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
     """
 
@@ -73,7 +73,7 @@ class Evaluate:
     out: Path | None = None
     opponent: str = ""
     agent_options: tuple[str, ...] = ()
-    env_kwargs: str = ""
+    env_kwargs: tuple[str, ...] = ()
 
     def run(self) -> int:
         """Plays episodes."""
@@ -135,7 +135,9 @@ class Evaluate:
         if self.opponent:
             validate_unused(self, ("max_rows",), "all games of a seat are played at once")
         if self.opponent and self.env_kwargs:
-            raise UserError(f"games against an opponent are played by their rules: omit --env-kwargs {self.env_kwargs}")
+            raise UserError(
+                f"games against an opponent are played by their rules: omit --env-kwargs {' '.join(self.env_kwargs)}"
+            )
 
     def _is_of_run(self, loaded: "LoadedAgent") -> bool:
         """Returns whether the episodes are those that a run ends with: greedy, with its newest checkpoint as it is."""
@@ -215,8 +217,10 @@ class Evaluate:
 
     def _loading(self) -> dict[str, Any]:
         """Returns the arguments of `load_agent`."""
-        options = dict(map(_parse_option, self.agent_options))
-        kwargs = "{}" if self.opponent else self.env_kwargs or None  # games are played by their rules
+        options = read_arguments(self.agent_options, "--agent-options")
+        kwargs = None  # those of the run
+        if self.opponent or self.env_kwargs:  # games are played by their rules
+            kwargs = read_arguments(self.env_kwargs, "--env-kwargs")
         settings = {"agent_options": options, "env_kwargs": kwargs}
         return {"partial": self.partial, "trust_env": self.trust_env, **settings}
 
@@ -251,20 +255,3 @@ class Evaluate:
 def _format_changes(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the arguments of the environments that replace those of training as JSON data; {} if there are none."""
     return {"env_kwargs": dict(env_kwargs)} if env_kwargs else {}
-
-
-def _parse_option(assignment: str) -> tuple[str, Any]:
-    """Returns name and value of NAME=VALUE; a value is JSON, or text.
-
-    Raises:
-        UserError: a part is missing.
-    """
-    name, _, text = assignment.partition("=")
-    if not name or not text:
-        raise UserError(
-            f"--agent-options expects NAME=VALUE, for example gumbel.num-simulations=200: got {assignment!r}"
-        )
-    try:
-        return name, json.loads(text)
-    except ValueError:
-        return name, text

@@ -1,5 +1,6 @@
 """EnvConfig: an environment named by data is found, described and sent to workers, or refused with what to do."""
 
+import json
 import pickle
 import sys
 
@@ -137,11 +138,34 @@ def test_unknown_probe_is_rejected_with_all_known_ones():
     assert text == f"unknown probe environment 'Nothing': expected one of {', '.join([*PROBES, 'Sleep', *TEAM_PROBES])}"
 
 
-@pytest.mark.parametrize("kwargs", ["{", "", "[1]", "3", "null", '"max_episode_steps"'])
-@pytest.mark.parametrize("suite", CONFIGS)
-def test_kwargs_that_are_not_a_json_object_are_rejected(suite, kwargs):
-    text = refusal(EnvConfig(CONFIGS[suite].id, suite, kwargs))
-    assert text.startswith(f"env kwargs must be a JSON object, got {kwargs!r}")
+@pytest.mark.parametrize(
+    "kwargs", ["{", "[1]", "3", "a", "=1", "null", '"max_episode_steps"', 3, None, ["a"], {"a": {1}}]
+)
+@pytest.mark.parametrize("field", ["kwargs", "row_kwargs", "stages"])
+def test_arguments_of_another_form_are_rejected(field, kwargs):
+    if (field, kwargs) in [("row_kwargs", "[1]"), ("row_kwargs", ["a"])]:
+        return  # a list, which `tasks` rejects
+    if field == "stages" and isinstance(kwargs, str) and not kwargs.startswith(("{", "[", "=")):
+        return  # an id
+    with pytest.raises(UserError, match=r"^env\.\w+: expected .* JSON object.*, got ") as rejected:
+        EnvConfig(**{field: [kwargs] if field == "stages" else kwargs})
+    assert "\n" not in str(rejected.value)
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"a": 1, "b": [2, "x"], "c": None, "d": "8x8", "e": "x y"},
+        '{"a":1,"b":[2, "x"],  "c": null, "d": "8x8", "e": "x y"}',
+        """a=1 'b=[2, "x"]' c=null d=8x8 e='x y'""",
+    ],
+)
+def test_forms_of_arguments_are_one_configuration(kwargs):
+    expected = {"a": 1, "b": [2, "x"], "c": None, "d": "8x8", "e": "x y"}
+    config = EnvConfig(kwargs=kwargs, row_kwargs=kwargs, stages=(kwargs,))
+    assert config.arguments() == json.loads(config.row_kwargs) == json.loads(config.stages[0]) == expected
+    assert config == EnvConfig(kwargs=expected, row_kwargs=expected, stages=[expected])
+    assert EnvConfig(row_kwargs=[{"a": 1}]) == EnvConfig(row_kwargs='[{"a":1}]')
 
 
 @pytest.mark.parametrize(

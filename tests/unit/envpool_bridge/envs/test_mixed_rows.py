@@ -113,8 +113,7 @@ def test_config_makes_tasks_of_ids_and_of_row_kwargs():
     [
         (EnvConfig("A,A"), "different names"),
         (EnvConfig("A,B,C", row_kwargs="[{}, {}]"), "one entry for each id"),
-        (EnvConfig(row_kwargs="[1, 2]"), "must hold JSON objects"),
-        (EnvConfig(row_kwargs="1"), "JSON object or list"),
+        (EnvConfig(row_kwargs="[1, 2]"), "must hold dicts"),
         (EnvConfig(row_shares=(1.0, 2.0)), "are for several tasks"),
         (EnvConfig(row_kwargs="[{}]"), "at least two tasks"),
         (EnvConfig("CartPole-v1", "gymnasium_vector", stage=1), "stage is not for suite"),

@@ -96,8 +96,8 @@ def test_ids_and_arguments_name_stages():
         grid.reset(seed=0, options={"stage": stage})
         sizes.append(grid._current.unwrapped.width)
     assert sizes == [5, 6]
-    with pytest.raises(UserError, match="stages must be a JSON object"):
-        EnvConfig("CartPole-v1", stages=("{3", "{}")).source()
+    with pytest.raises(UserError, match=r"env.stages: expected a JSON object, got '\{3'"):
+        EnvConfig("CartPole-v1", stages=("{3", "{}"))
 
 
 def test_team_sizes_of_hide_and_seek_as_stages():

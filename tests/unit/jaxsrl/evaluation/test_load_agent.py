@@ -138,8 +138,8 @@ def test_an_evaluation_with_other_options_is_not_the_runs(tmp_path):
     [
         ("discunt=0.5", "unknown option discunt: did you mean discount?"),
         ("discount=high", "expected float, got 'high'"),
-        ("discount", "expects NAME=VALUE"),
-        ("=1", "expects NAME=VALUE"),
+        ("discount", "expected NAME=VALUE"),
+        ("=1", "expected NAME=VALUE"),
     ],
 )
 def test_wrong_options_of_the_algorithm_are_rejected(tmp_path, capsys, option, says):

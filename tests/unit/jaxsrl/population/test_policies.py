@@ -126,9 +126,12 @@ def test_rebuild_needs_no_source_of_frozen_policies(tmp_path):
             "frozen policy 'two': nowhere is no checkpoint and no run",
         ),
         ({"mapping": '{"*": "all"}'}, "have different actions"),
-        ({"mapping": "{"}, r"policies.mapping must be a JSON object of strings, such as .*: got '\{'"),
+        ({"mapping": "{"}, r"policies.mapping: expected a JSON object, got '\{'"),
         ({"mapping": '{"a": 1}'}, "policies.mapping must be a JSON object of strings"),
-        ({"frozen": "[]"}, "policies.frozen must be a JSON object of strings"),
+        (
+            {"frozen": "[]"},
+            "policies.frozen: expected NAME=VALUE fields, or a dict or JSON object of JSON values, got '.*'",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(policies, says):

@@ -239,7 +239,11 @@ def test_offline_trials_need_evaluations(tmp_path, capsys):
             ["--run.gradient-steps", "9"],
             "run.gradient_steps is a budget for one policy that learns from",
         ),
-        ("ppo_cartpole", ["--eval.env-kwargs", "9"], "eval.env_kwargs must be a JSON object: got '9'"),
+        (
+            "ppo_cartpole",
+            ["--eval.env-kwargs", "9"],
+            "--eval.env-kwargs: expected NAME=VALUE fields, such as frame_skip=4",
+        ),
     ],
 )
 @pytest.mark.parametrize("manager", ["tune", "population"])
