@@ -11,7 +11,7 @@ from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Para
 from agents.networks.config import NetworkConfig
 from agents.networks.cores.recurrent import Core, make_core
 from agents.networks.observation_inputs import ObservationInputs
-from agents.networks.torsos.torso import apply_torso
+from agents.networks.torsos.torso import Images, apply_torso
 
 
 class HeadSize(NamedTuple):
@@ -45,7 +45,7 @@ class Branch(NamedTuple):
 
 class _Features(nn.Module):
     config: NetworkConfig
-    images: tuple[str, ...]
+    images: Images
 
     @nn.compact
     def __call__(self, inputs: Any) -> Array:
@@ -71,7 +71,7 @@ class _Linear(nn.Module):
 
 class _Memoryless(nn.Module):
     config: NetworkConfig
-    images: tuple[str, ...]
+    images: Images
     heads: Heads
 
     @nn.compact

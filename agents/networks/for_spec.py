@@ -3,7 +3,8 @@
 import dataclasses
 
 from agents.networks.config import NetworkConfig
-from agents.networks.observation_inputs import LARGEST_SMALL_IMAGE, is_image
+from agents.networks.observation_inputs import LARGEST_SMALL_IMAGE
+from agents.networks.observation_scale import image_shape, is_image
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from envpool_bridge.spec.tree import items
 
@@ -22,10 +23,9 @@ def network_for(spec: EnvSpec, vector: NetworkConfig) -> NetworkConfig:
     """
     leaves = [leaf for path, leaf in items(spec.observation) if not path or path != spec.action_mask]
     images = [leaf for leaf in leaves if isinstance(leaf, ArraySpec) and is_image(leaf)]
-    shapes = [leaf.shape for leaf in images]
-    if not shapes:
+    if not images:
         return vector
-    if all(sorted(shape)[1] > LARGEST_SMALL_IMAGE for shape in shapes):
+    if all(min(image_shape(leaf)[:2]) > LARGEST_SMALL_IMAGE for leaf in images):
         torso, size = "nature_cnn", 512
     elif all(map(_is_board, images)):
         torso, size = "cnn", 128
@@ -35,5 +35,5 @@ def network_for(spec: EnvSpec, vector: NetworkConfig) -> NetworkConfig:
 
 
 def _is_board(leaf: ArraySpec) -> bool:
-    sides = leaf.shape[:2]
+    sides = image_shape(leaf)[:2]
     return leaf.frames == 1 and min(sides) >= _SMALLEST_BOARD and max(sides) <= _LARGEST_BOARD

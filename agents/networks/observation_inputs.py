@@ -1,6 +1,7 @@
 """Input leaves of a network, and their encoding."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from agents.api import Array, Observation
 from agents.networks.config import IMAGE_TORSOS, NetworkConfig, is_own_torso
+from agents.networks.observation_scale import image_shape, is_image, scaled
 from agents.networks.torsos.circular_conv import is_leaf_called
 from agents.networks.torsos.entity_sets import is_entity_set, validate_entity_sets, with_masks
 from agents.networks.torsos.own_torso import load_own_torso
@@ -20,7 +22,6 @@ from envpool_bridge.spec.specs import (
     EnvSpec,
     LeafSpec,
     MultiDiscreteSpec,
-    frames_in_leaf,
     is_one_leaf,
 )
 from envpool_bridge.spec.tree import Path, items, lookup, path_name, shown_path
@@ -43,9 +44,10 @@ class ObservationInputs:
     named: bool
 
     @property
-    def images(self) -> tuple[str, ...]:
-        """Names of the leaves that pass through an image torso; "" for an observation of one image."""
-        return tuple(path_name(path) for path, leaf in self.leaves if self._is_image(leaf))
+    def images(self) -> tuple[tuple[str, ArraySpec], ...]:
+        """Names and specs of the leaves that pass through an image torso; the name "" for an observation of one image."""
+        images = [(path_name(path), leaf) for path, leaf in self.leaves if self._is_image(leaf)]
+        return tuple((name, leaf) for name, leaf in images if isinstance(leaf, ArraySpec))
 
     def zeros(self) -> Any:
         """Returns one encoded row of zeros, [1, ...] each, to initialize parameters with."""
@@ -55,15 +57,15 @@ class ObservationInputs:
     def encode(self, observation: Observation) -> Any:
         """Returns the torso's inputs for observations [B, ...] or [T, B, ...].
 
-        A leaf becomes float32 features [..., D]; images stay unchanged, and a set becomes an EntitySet for a torso of entities. An
-        own torso gets every array unchanged.
+        A leaf becomes float32 features [..., D] in the scale of `observation_scale`; a set becomes an EntitySet for a torso of
+        entities. Images stay unchanged for an image torso, and every array for an own torso.
         Several leaves become a dict by name. [T, B] becomes [B * T], which `restore` reverts: convolutions need one batch axis,
         and on CPU the gradient of a dense layer over two axes runs at half the speed (docs/benchmarks).
         """
         values = [lookup(observation, path) for path, _ in self.leaves]
         if self._flattens(observation):
             # Rows first: merging axes whose *major* one is sharded keeps the shards, the other order would gather.
-            values = [jnp.swapaxes(x, 0, 1).reshape((-1, *x.shape[2:])) for x in values]
+            values = [jnp.swapaxes(x, 0, 1).reshape((x.shape[0] * x.shape[1], *x.shape[2:])) for x in values]
         return self._named([self._encode(leaf, x) for (_, leaf), x in zip(self.leaves, values, strict=True)])
 
     def restore(self, observation: Observation, outputs: Any) -> Any:
@@ -84,14 +86,12 @@ class ObservationInputs:
         lead = x.shape[: x.ndim - len(leaf.shape)]
         if isinstance(leaf, MultiDiscreteSpec):
             return _one_hots(x.reshape((*lead, -1)), leaf.num_values)
-        if self._is_image(leaf):
-            # Frames are channels, also of images too small to distinguish frames from rows.
-            return jnp.moveaxis(x, -3, -1) if frames_in_leaf(leaf) > 1 else x
-        if is_own_torso(self.torso):
+        if self._is_image(leaf) or is_own_torso(self.torso):
             return x
+        values, size = scaled(leaf, x), math.prod(leaf.shape)
         if self.torso == "entities" and is_entity_set(leaf):
-            return x.astype(jnp.float32)
-        return x.reshape((*lead, -1)).astype(jnp.float32)
+            return values
+        return values.reshape((*lead, size)) if size else jnp.zeros((*lead, 1))  # a layer needs an input
 
     def _is_image(self, leaf: LeafSpec) -> bool:
         return self.torso in IMAGE_TORSOS and is_image(leaf)
@@ -101,11 +101,6 @@ class ObservationInputs:
         if self.torso == "entities":
             by_path = with_masks(self.leaves, by_path)
         return {path_name(path): x for path, x in by_path.items()} if self.named else by_path[()]
-
-
-def is_image(leaf: LeafSpec) -> bool:
-    """Returns whether the leaf is an array of rank 3, which image torsos take."""
-    return isinstance(leaf, ArraySpec) and len(leaf.shape) == 3
 
 
 def make_inputs(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInputs:
@@ -152,10 +147,12 @@ def validate_torso(spec: EnvSpec, inputs: ObservationInputs) -> None:
     if not inputs.images:
         listed = ", ".join(f"{shown_path('observation', path)} of shape {leaf.shape}" for path, leaf in inputs.leaves)
         raise UserError(
-            f"{spec.env_id}: the {inputs.torso} torso needs images of rank 3, got {listed}; use torso 'mlp'"
+            f"{spec.env_id}: the {inputs.torso} torso needs images of rank 3, or frames of them, got {listed}; use torso 'mlp'"
         )
     for path, leaf in inputs.leaves:
-        if inputs.torso == "nature_cnn" and is_image(leaf) and sorted(leaf.shape)[1] <= LARGEST_SMALL_IMAGE:
+        if inputs.torso != "nature_cnn" or not isinstance(leaf, ArraySpec) or not is_image(leaf):
+            continue
+        if min(image_shape(leaf)[:2]) <= LARGEST_SMALL_IMAGE:
             raise UserError(
                 f"{spec.env_id}: the nature_cnn torso needs images of at least 36 x 36 pixels, got "
                 f"{shown_path('observation', path)} of shape {leaf.shape}; use torso 'impala_resnet'"

@@ -13,7 +13,7 @@ from agents.networks.cores.recurrent import Core, make_core
 from agents.networks.distributions import make_legal
 from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
 from agents.networks.q_head import QHead
-from agents.networks.torsos.torso import TORSOS, apply_torso
+from agents.networks.torsos.torso import TORSOS, Images, apply_torso
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 from envpool_bridge.spec.tree import items, shown_path
@@ -65,7 +65,7 @@ class _Features(nn.Module):
     """A torso. `cut`: omit the last layer of a torso of one array, since the head's streams replace it."""
 
     config: NetworkConfig
-    images: tuple[str, ...]
+    images: Images
     cut: bool
 
     @nn.compact

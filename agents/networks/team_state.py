@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation
 from agents.networks.config import IMAGE_TORSOS, NetworkConfig
-from agents.networks.observation_inputs import is_image, make_inputs
+from agents.networks.observation_inputs import make_inputs
+from agents.networks.observation_scale import is_image
 from agents.networks.torsos.entity_sets import is_entity_set
 from agents.ops.team_rows import by_agent
 from envpool_bridge.spec.specs import EnvSpec

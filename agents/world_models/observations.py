@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation
 from agents.networks.observation_inputs import make_inputs
-from agents.networks.torsos.strided_conv import channels_last_unit
+from agents.networks.observation_scale import image_shape, image_values, is_bounded
+from agents.networks.observation_scale import is_image as is_any_image
 from agents.ops.symlog import symexp, symlog
 from agents.ops.two_hot import cross_entropy
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec
@@ -49,10 +50,7 @@ class ModelObservations(NamedTuple):
 
     def image_shapes(self) -> tuple[tuple[int, int, int], ...]:
         """Returns (H, W, C) of each image."""
-        shapes = (
-            jax.eval_shape(channels_last, jnp.zeros((1, *leaf.shape), leaf.dtype)).shape for _, leaf in self.images
-        )
-        return tuple((height, width, channels) for _, height, width, channels in shapes)
+        return tuple(map(image_shape, (leaf for _, leaf in self.images)))
 
     def vector(self, observation: Observation) -> Array:
         """Returns the vector [..., V] of observations [..., *leaf]: symlog numbers, and categories as one-hot vectors."""
@@ -64,7 +62,8 @@ class ModelObservations(NamedTuple):
         for path, leaf in self.images:
             image = lookup(observation, path)
             lead = image.shape[: image.ndim - len(leaf.shape)]
-            flat = channels_last(image.reshape((-1, *leaf.shape)))
+            flat = image_values(leaf, image.reshape((-1, *leaf.shape)))
+            flat = flat if leaf.limits()[0].min() >= 0.0 else (flat + 1.0) / 2.0  # scaled to [-1, 1]
             pixels.append(flat.reshape((*lead, *flat.shape[1:])))
         return tuple(pixels)
 
@@ -111,14 +110,12 @@ def make_observations(spec: EnvSpec) -> ModelObservations:
 
 
 def is_image(leaf: ArraySpec) -> bool:
-    """Returns whether an array is an image: three axes, or two of bytes, and at least 16 pixels on its shorter side."""
-    has_rank = len(leaf.shape) == 3 or (len(leaf.shape) == 2 and leaf.dtype == "uint8")
-    return has_rank and sorted(leaf.shape)[-2] >= _SMALLEST_IMAGE
+    """Returns whether an array is an image: of three axes or frames of them, or two of bytes, within finite bounds.
 
-
-def channels_last(image: Array) -> Array:
-    """Returns images [N, H, W], [N, C, H, W] or [N, H, W, C] as float32 [N, H, W, C] in [0, 1]."""
-    return channels_last_unit(image[..., None] if image.ndim == 3 else image)
+    It has at least 16 pixels on its shorter side.
+    """
+    has_rank = is_any_image(leaf) or (len(leaf.shape) == 2 and leaf.frames == 1 and leaf.dtype == "uint8")
+    return has_rank and min(image_shape(leaf)[:2]) >= _SMALLEST_IMAGE and is_bounded(leaf)
 
 
 def num_halvings(height: int, width: int) -> int:

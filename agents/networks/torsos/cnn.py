@@ -10,7 +10,7 @@ import flax.linen as nn
 from agents.api import Array
 from agents.networks.config import Convolution, DTypeName, LayerOptions
 from agents.networks.torsos.mlp import MLP
-from agents.networks.torsos.strided_conv import StridedConv, channels_last_unit, flatten_image
+from agents.networks.torsos.strided_conv import StridedConv, flatten_image
 from envpool_bridge.errors import UserError
 
 NATURE_CONVOLUTIONS: tuple[Convolution, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -18,7 +18,7 @@ NATURE_CONVOLUTIONS: tuple[Convolution, ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 
 
 
 class CNN(nn.Module):
-    """Encoder of images [N, C, H, W] or [N, H, W, C] to [N, hidden_sizes[-1]]: VALID convolutions, dense layers.
+    """Encoder of scaled images [N, H, W, C] float32 to [N, hidden_sizes[-1]]: VALID convolutions, dense layers.
 
     Attributes:
         hidden_sizes: Sizes of the dense layers after the convolutions.
@@ -32,7 +32,7 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        x = channels_last_unit(image)
+        x = image
         for number, (features, kernel, stride) in enumerate(self.convolutions):
             if kernel > min(x.shape[1:3]):
                 raise UserError(

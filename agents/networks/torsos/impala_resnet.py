@@ -7,7 +7,7 @@ import flax.linen as nn
 from agents.api import Array
 from agents.networks.config import DTypeName, LayerOptions
 from agents.networks.torsos.mlp import MLP
-from agents.networks.torsos.strided_conv import channels_last_unit, flatten_image
+from agents.networks.torsos.strided_conv import flatten_image
 
 
 class ResidualBlock(nn.Module):
@@ -28,7 +28,7 @@ class ResidualBlock(nn.Module):
 
 
 class ImpalaResNet(nn.Module):
-    """Encoder of images [N, C, H, W] or [N, H, W, C] to [N, hidden_sizes[-1]]: three sections, dense layers.
+    """Encoder of scaled images [N, H, W, C] float32 to [N, hidden_sizes[-1]]: three sections, dense layers.
 
     Attributes:
         hidden_sizes: Sizes of the final dense layers; (256,) in the paper.
@@ -42,7 +42,7 @@ class ImpalaResNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        x, dtype = channels_last_unit(image), self.layers.dtype
+        x, dtype = image, self.layers.dtype
         for features in self.channels:
             x = nn.max_pool(nn.Conv(features, (3, 3), dtype=dtype)(x), (3, 3), (2, 2), "SAME")
             x = ResidualBlock(features, dtype)(ResidualBlock(features, dtype)(x))

@@ -89,18 +89,6 @@ class StridedConv(nn.Module):
         return strided_conv(x, kernel, self.stride) + bias
 
 
-def channels_last_unit(image: Array) -> Array:
-    """Converts uint8 images [N, C, H, W] or [N, H, W, C] to float32 [N, H, W, C] in [0, 1].
-
-    The first axis has the channels if it is at most 16 and both others are larger: Gymnasium's FrameStackObservation puts
-    frames first. A board, whose sides are short, has its planes last.
-    """
-    if image.shape[1] <= 16 < min(image.shape[2:]):
-        image = jnp.moveaxis(image, 1, -1)
-    scale = 255.0 if jnp.issubdtype(image.dtype, jnp.integer) else 1.0
-    return image.astype(jnp.float32) / jnp.asarray(scale, jnp.float32)
-
-
 def flatten_image(x: Array) -> Array:
     """Reshapes [N, ...] to [N, D]."""
     return jax.lax.collapse(x, 1)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from agents.api import Array
 from agents.networks.config import NetworkConfig, is_own_torso
+from agents.networks.observation_scale import image_values
 from agents.networks.torsos.attention_torso import EntityTorso
 from agents.networks.torsos.circular_conv import with_circles
 from agents.networks.torsos.cnn import CNN, NATURE_CONVOLUTIONS
@@ -16,7 +17,9 @@ from agents.networks.torsos.impala_resnet import ImpalaResNet
 from agents.networks.torsos.mlp import MLP, activate
 from agents.networks.torsos.named_dense import NamedDense
 from agents.networks.torsos.own_torso import make_own_torso, validate_features
+from envpool_bridge.spec.specs import ArraySpec
 
+Images = tuple[tuple[str, ArraySpec], ...]
 TORSOS: dict[str, Any] = {
     "mlp": MLP,
     "nature_cnn": partial(CNN, convolutions=NATURE_CONVOLUTIONS),
@@ -26,14 +29,12 @@ TORSOS: dict[str, Any] = {
 """Torsos of one array."""
 
 
-def apply_torso(
-    config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_sizes: tuple[int, ...] | None = None
-) -> Array:
+def apply_torso(config: NetworkConfig, images: Images, x: Any, hidden_sizes: tuple[int, ...] | None = None) -> Array:
     """Returns features [..., hidden_sizes[-1]] float32. A calling module gets the submodule "torso"; flax names an own torso.
 
     Args:
         config: Configuration of the network.
-        images: Names of the image leaves.
+        images: Names and specs of the image leaves.
         x: Result of `ObservationInputs.encode`.
         hidden_sizes: Sizes of the dense layers of a torso of one array; None: those of the configuration.
     """
@@ -42,18 +43,23 @@ def apply_torso(
     if config.circular:
         x = with_circles(config.circular, x if isinstance(x, dict) else {"": x}, config.dtype)
     torso = _make_torso(config, images, x, config.hidden_sizes if hidden_sizes is None else hidden_sizes)
-    apply = nn.remat(_call) if config.remat else _call
-    features = apply(torso, x)
+
+    def call(torso: nn.Module, x: Any) -> Array:
+        return torso(_with_scaled_images(images, x))  # bytes until here: a rematerialized torso keeps its input
+
+    features = (nn.remat(call) if config.remat else call)(torso, x)
     if is_own_torso(config.torso):
         validate_features(config, features)
     return features.astype(jnp.float32)
 
 
-def _call(torso: nn.Module, x: Any) -> Array:
-    return torso(x)
+def _with_scaled_images(images: Images, x: Any) -> Any:
+    if not isinstance(x, dict):
+        return image_values(images[0][1], x) if images else x
+    return x | {name: image_values(leaf, x[name]) for name, leaf in images}
 
 
-def _make_torso(config: NetworkConfig, images: tuple[str, ...], x: Any, hidden_sizes: tuple[int, ...]) -> nn.Module:
+def _make_torso(config: NetworkConfig, images: Images, x: Any, hidden_sizes: tuple[int, ...]) -> nn.Module:
     if is_own_torso(config.torso):
         return make_own_torso(config)
     if isinstance(x, dict) and any(isinstance(leaf, EntitySet) for leaf in x.values()):
@@ -73,16 +79,16 @@ class NamedTorso(nn.Module):
 
     Attributes:
         config: Configuration of the network.
-        images: Names of the image leaves.
+        images: Names and specs of the image leaves.
     """
 
     config: NetworkConfig
-    images: tuple[str, ...]
+    images: Images
 
     @nn.compact
     def __call__(self, inputs: dict[str, Array]) -> Array:
         config, encoded = self.config, dict(inputs)
-        for name in self.images:
+        for name, _ in self.images:
             # Without dense layers: those follow the concatenation.
             convolutions = _torso_of_one_array(config, (), f"image/{name}")
             encoded[name] = convolutions(encoded[name])

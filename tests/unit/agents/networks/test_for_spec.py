@@ -29,6 +29,8 @@ def test_network_for_vectors_is_the_given_one():
         ((17, 16, 2), "impala_resnet"),
         ((2, 8, 4), "impala_resnet"),
         ((3, 20, 20), "impala_resnet"),
+        ((4, 84, 84, 3), "nature_cnn"),
+        ((4, 3, 84, 84), "nature_cnn"),
         ((9, 9), "mlp"),
     ],
 )
@@ -40,7 +42,9 @@ def test_network_for_images_depends_on_their_size(shape, torso):
     )
 
 
-@pytest.mark.parametrize("shape", [(10, 10, 6), (16, 3, 2), (17, 16, 2), (2, 8, 4), (3, 20, 20), (36, 36, 1)])
+@pytest.mark.parametrize(
+    "shape", [(10, 10, 6), (16, 3, 2), (17, 16, 2), (2, 8, 4), (3, 20, 20), (36, 36, 1), (4, 36, 36, 3)]
+)
 def test_network_for_an_image_can_be_made(shape):
     spec = EnvSpec("Any", ArraySpec(shape, "uint8"), DiscreteSpec(2))
     network = make_actor_critic(network_for(spec, VECTOR), spec)

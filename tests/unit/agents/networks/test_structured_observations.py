@@ -46,7 +46,7 @@ def test_encode_one_hots_discrete_leaves_and_flattens_arrays():
     assert sorted(encoded) == ["arm/0", "arm/1", "camera", "keys"]
     np.testing.assert_array_equal(encoded["arm/0"], observation["arm"][0].reshape(5, 4))
     np.testing.assert_array_equal(encoded["arm/1"], np.eye(3)[observation["arm"][1]])
-    np.testing.assert_array_equal(encoded["camera"], observation["camera"].reshape(5, -1).astype(np.float32))
+    np.testing.assert_allclose(encoded["camera"], observation["camera"].reshape(5, -1) / 255.0, rtol=1e-6)
     keys = observation["keys"]
     np.testing.assert_array_equal(
         encoded["keys"], np.concatenate([np.eye(2)[keys[:, 0]], np.eye(3)[keys[:, 1]]], axis=-1)
@@ -106,7 +106,7 @@ def test_named_torso_stores_weights_by_leaf_name():
     assert sorted(torso["input"]) == ["bias", "kernel/arm/0", "kernel/arm/1", "kernel/camera", "kernel/keys"]
     observation = draw(OBSERVATION, (5,))
     see = jax.jit(CNN((), LayerOptions("relu"), NATURE_CONVOLUTIONS).apply)
-    convolutions = see({"params": torso["image/camera"]}, observation["camera"])
+    convolutions = see({"params": torso["image/camera"]}, observation["camera"] / np.float32(255))
     encoded = jax.device_get(jax.jit(make_inputs(SPEC, "nature_cnn").encode)(observation) | {"camera": convolutions})
     x = sum(np.asarray(value) @ np.asarray(torso["input"][f"kernel/{name}"]) for name, value in encoded.items())
     x = np.maximum(x + torso["input"]["bias"], 0.0)
@@ -172,7 +172,10 @@ def test_critic_only_is_rejected_if_shared_or_everything():
 
 def test_validate_torso_names_unfit_leaves():
     vectors = EnvSpec("robot", {"a": ArraySpec((3,), "float32"), "b": DiscreteSpec(2)}, DiscreteSpec(4))
-    with pytest.raises(UserError, match=r"needs images of rank 3, got observation\['a'\] of shape \(3,\), observation"):
+    with pytest.raises(
+        UserError,
+        match=r"needs images of rank 3, or frames of them, got observation\['a'\] of shape \(3,\), observation",
+    ):
         make_actor_critic(NetworkConfig("impala_resnet"), vectors)
     small = EnvSpec("robot", {"near": ArraySpec((9, 9, 3), "uint8")}, DiscreteSpec(4))
     with pytest.raises(UserError, match=r"at least 36 x 36 pixels, got observation\['near'\] of shape \(9, 9, 3\)"):

@@ -4,12 +4,10 @@ import jax
 import numpy as np
 import pytest
 
-from agents.networks import observation_inputs
 from agents.networks.torsos import strided_conv as module
 from agents.networks.torsos.block_conv import block_conv
 from agents.networks.torsos.strided_conv import strided_conv
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 
 def convolution_of_xla(x, weights, stride):
@@ -56,28 +54,3 @@ def test_block_conv_equals_the_one_of_other_devices():
 def test_strided_conv_rejects_other_strides():
     with pytest.raises(UserError, match="stride must divide the kernel: got stride 2 and kernel 3"):
         strided_conv(*make_inputs(1, 8, 3), 2)
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        ((4, 84, 84), (84, 84, 4)),  # frames first
-        ((84, 80, 3), (84, 80, 3)),
-        ((5, 4, 26), (5, 4, 26)),  # a board with its planes last
-        ((8, 8, 119), (8, 8, 119)),
-    ],
-)
-def test_channels_are_the_last_axis(shape, expected):
-    image = np.random.default_rng(0).integers(0, 255, (2, *shape)).astype(np.uint8)
-    got = module.channels_last_unit(image)
-    assert got.shape == (2, *expected)
-    moved = np.moveaxis(image, 1, -1) if shape != expected else image
-    np.testing.assert_allclose(got, moved / 255.0, rtol=1e-6)
-
-
-def test_frames_of_small_images_are_channels():
-    leaf = ArraySpec((4, 10, 12), "uint8", frames=4)
-    spec = EnvSpec("small", leaf, DiscreteSpec(2))
-    image = np.random.default_rng(0).integers(0, 255, (3, 4, 10, 12)).astype(np.uint8)
-    encoded = observation_inputs.make_inputs(spec, "impala_resnet").encode(image)
-    np.testing.assert_array_equal(encoded, np.moveaxis(image, 1, -1))

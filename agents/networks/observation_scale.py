@@ -1,0 +1,81 @@
+"""Scale in which networks see the leaves of an observation, from the bounds that a space declares and not from its dtype.
+
+- Images are scaled by their extreme bounds, whatever their dtype: bytes are divided by 255. Without finite bounds they keep theirs.
+- Other integers are scaled by the bounds of each element. Those of 32 bits without bounds keep their units.
+- Other floats keep their units.
+- Bools and categories are 0 and 1.
+
+Scaled values lie in [-1, 1]. The legal value nearest to 0 becomes 0, the one farthest from it 1 or -1.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from agents.api import Array
+from envpool_bridge.spec.specs import ArraySpec, LeafSpec
+
+_MOST_CHANNELS = 16  # of an image whose channels, or frames, are the first axis
+
+
+def is_image(leaf: LeafSpec) -> bool:
+    """Returns whether the leaf is an image: an array of rank 3, or frames [F, H, W, C] or [F, C, H, W] of rank 4."""
+    if not isinstance(leaf, ArraySpec) or 0 in leaf.shape:
+        return False
+    is_stack = len(leaf.shape) == 4 and leaf.shape[0] <= _MOST_CHANNELS < sorted(leaf.shape[1:])[1]
+    return len(leaf.shape) == 3 or is_stack or (len(leaf.shape) == 4 and leaf.frames > 1)
+
+
+def image_shape(leaf: ArraySpec) -> tuple[int, int, int]:
+    """Returns (H, W, C) of an image as convolutions see it: its channels times its frames are the last axis."""
+    frames, shape, has_channels_first = _axes(leaf)
+    height, width, channels = (*shape[1:], shape[0]) if has_channels_first else shape
+    return height, width, frames * channels
+
+
+def image_values(leaf: ArraySpec, image: Array) -> Array:
+    """Returns images [N, *leaf] as scaled float32 [N, H, W, C]."""
+    frames, shape, has_channels_first = _axes(leaf)
+    split = image.reshape((image.shape[0], frames, *shape))
+    split = jnp.moveaxis(split, 2, -1) if has_channels_first else split
+    channels_last = jnp.moveaxis(split, 1, -2)
+    return _within(*_extremes(leaf), channels_last.reshape((image.shape[0], *image_shape(leaf))))
+
+
+def scaled(leaf: ArraySpec, x: Array) -> Array:
+    """Returns values [..., *leaf] as scaled float32.
+
+    Floats at the place of integers stay, unless the leaf is an image.
+    """
+    if is_image(leaf):
+        return _within(*_extremes(leaf), x)
+    return _within(*leaf.limits(), x) if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(jnp.float32)
+
+
+def is_bounded(leaf: ArraySpec) -> bool:
+    """Returns whether all elements have two finite bounds."""
+    return bool(np.isfinite(_extremes(leaf)).all())
+
+
+def _extremes(leaf: ArraySpec) -> tuple[np.ndarray, np.ndarray]:
+    low, high = leaf.limits()
+    return low.min(), high.max()
+
+
+def _within(low: np.ndarray, high: np.ndarray, x: Array) -> Array:
+    values = x.astype(jnp.float32)
+    is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+    shift = np.where(is_bounded, np.clip(0.0, low, high), 0.0)
+    size = np.where(is_bounded, np.maximum(high - shift, shift - low), 1.0)
+    moved = values - jnp.asarray(shift, jnp.float32) if shift.any() else values
+    return moved / jnp.asarray(size, jnp.float32)
+
+
+def _axes(leaf: ArraySpec) -> tuple[int, tuple[int, ...], bool]:
+    """Returns the number of frames, the shape of one with three axes, and whether its first axis has the channels.
+
+    That is so if it is at most 16 and both others are larger. A board, whose sides are short, has its planes last.
+    """
+    is_stack = leaf.frames > 1 or len(leaf.shape) == 4
+    frames, shape = (leaf.shape[0], leaf.shape[1:]) if is_stack else (1, leaf.shape)
+    shape = shape if len(shape) == 3 else (*shape, 1)
+    return frames, shape, shape[0] <= _MOST_CHANNELS < min(shape[1:])
