@@ -113,7 +113,7 @@ def _difference(first: EnvSpec, other: EnvSpec) -> str:
             return f"{field} is {detail}"
     for field in dataclasses.fields(first):
         expected, given = getattr(first, field.name), getattr(other, field.name)
-        if field.name not in ("env_id", "has_time_limit") and expected != given:
+        if field.compare and field.name != "env_id" and expected != given:
             return f"{field.name} is {given!r}, not {expected!r}"
     return ""
 

@@ -196,7 +196,7 @@ class EnvSpec:
     tasks: tuple[Task, ...] = ()
     stage: int | None = None
     levels: int = 0
-    has_time_limit: bool | None = None
+    has_time_limit: bool | None = dataclasses.field(default=None, compare=False)  # no matter to a policy
 
     @property
     def rows_per_env(self) -> int:

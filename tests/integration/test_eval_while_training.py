@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import gymnasium
@@ -227,7 +228,7 @@ def test_hung_evaluation_delays_the_end_until_its_deadline(tmp_path):
 
 
 def test_a_pause_does_not_count_against_the_deadline(tmp_path, monkeypatch):
-    learner, resumed, wait_seconds = os.getpid(), tmp_path / "resumed", ActiveRun.wait
+    learner, resumed, wait_seconds, paused = os.getpid(), tmp_path / "resumed", ActiveRun.wait, [0.0]
 
     class WaitsElsewhere(gymnasium.Wrapper):
         def step(self, action):
@@ -235,19 +236,21 @@ def test_a_pause_does_not_count_against_the_deadline(tmp_path, monkeypatch):
                 time.sleep(0.05)
             return super().step(action)
 
-    class ShortDeadline(jaxsrl.Callback):
+    class PausesAtTheEnd(jaxsrl.Callback):
         def on_update(self, run):
-            run.config = dataclasses.replace(run.config, stall_timeout_seconds=3.0)
             if run.num_updates == 9:
                 monkeypatch.setattr(ActiveRun, "wait", wait)
 
     def wait(run, seconds):
-        wait_seconds(run, 0.1 if resumed.exists() else 4.0)  # as if the process were paused during the first one
-        resumed.touch()
+        wait_seconds(run, 0.1)
+        if not resumed.exists():
+            paused[0] = 10.0 * run.config.stall_timeout_seconds  # as if the process were stopped during this wait
+            resumed.touch()
 
-    monkeypatch.setattr(while_training, "_POLL_SECONDS", 0.001)  # 3,000 waits
+    clock = types.SimpleNamespace(monotonic=lambda: time.monotonic() + paused[0])
+    monkeypatch.setattr(while_training, "time", clock)
 
-    report = train(tmp_path, env=lambda: WaitsElsewhere(gymnasium.make("CartPole-v1")), callbacks=[ShortDeadline()])
+    report = train(tmp_path, env=lambda: WaitsElsewhere(gymnasium.make("CartPole-v1")), callbacks=[PausesAtTheEnd()])
     assert [each.update for each in read_evaluations(report.directory)] == [4, 7, 9]
 
 

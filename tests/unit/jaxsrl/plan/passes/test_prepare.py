@@ -41,7 +41,7 @@ def test_preparation_takes_the_devices_after_all_others(policy, first):
     ends = [(one.source, one.target, one.capacity) for one in plan.channels if one.carries is Carries.SAMPLES]
     assert ends == [("replay", "prepare", 1), ("prepare", "learner", 4)]
     assert prepare_lag(plan) == 3
-    assert plan.max_policy_lag == run_config().max_policy_lag
+    assert plan.max_policy_lag == PLANS[policy](run_config(), MACHINE).max_policy_lag
     validate_plan(plan, MACHINE)
     assert plan_from_json(plan_to_json(plan)) == plan
 
