@@ -251,6 +251,7 @@ def test_a_pause_does_not_count_against_the_deadline(tmp_path, monkeypatch):
     monkeypatch.setattr(while_training, "time", clock)
 
     report = train(tmp_path, env=lambda: WaitsElsewhere(gymnasium.make("CartPole-v1")), callbacks=[PausesAtTheEnd()])
+    assert "made no step" not in (report.directory / "log.txt").read_text()
     assert [each.update for each in read_evaluations(report.directory)] == [4, 7, 9]
 
 
