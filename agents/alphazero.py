@@ -39,6 +39,7 @@ from agents.search.game import GameFn, load_game
 from agents.search.gumbel import GumbelConfig, gumbel_search
 from agents.search.model import Latent, ModelStep, Root, SearchResult
 from agents.search.puct import PUCTConfig, puct_search
+from agents.settings import complete
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
 
@@ -64,7 +65,7 @@ class AlphaZeroConfig:
     """
 
     replay: ReplayConfig = dataclasses.field(
-        default_factory=lambda: ReplayConfig(batch_size=32, samples_per_insert=0.5)
+        default_factory=lambda: ReplayConfig(batch_size=32, gradient_steps_per_env_step=1 / 64)
     )
     game: str = "jaxsrl.envs.pgx:pgx_rules"
     search: Literal["gumbel", "puct"] = "gumbel"
@@ -80,6 +81,7 @@ class AlphaZeroConfig:
     optimizer: OptimizerConfig = OptimizerConfig(weight_decay=1e-4, max_grad_norm=5.0)
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.choices(self)
         validate.at_least_one(self, "window")
         validate.positive(self, "learning_rate", "temperature")

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
+from agents.settings import Nested
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec
 
@@ -101,7 +102,7 @@ class OnPolicy:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplayConfig:
+class ReplayConfig(Nested):
     """Sizes, rates and priorities of a replay buffer.
 
     One env step is one step of one row.
@@ -110,8 +111,8 @@ class ReplayConfig:
         capacity: Env steps kept over all rows, rounded down to whole trajectories.
         batch_size: N, windows of a sample. One gradient step learns from one sample.
         min_size: Env steps inserted before the first gradient step.
-        samples_per_insert: Windows sampled for each env step after the first `min_size` (Reverb's term). After i env steps
-            exactly floor((i - min_size) * samples_per_insert / batch_size) gradient steps have been taken.
+        gradient_steps_per_env_step: Gradient steps for each env step after the first `min_size`, whatever the batch size. After i
+            env steps exactly floor((i - min_size) * gradient_steps_per_env_step) have been taken.
         priority_exponent: alpha of proportional prioritization (Schaul et al. 2016, eq. 1). 0 samples uniformly.
         priority_offset: Constant added to every priority, so that none is 0.
         priority_delay: Gradient steps between computing priorities and the first sample that uses them. This many samples can
@@ -121,7 +122,7 @@ class ReplayConfig:
     capacity: int = 100_000
     batch_size: int = 256
     min_size: int = 1_000
-    samples_per_insert: float = 8.0
+    gradient_steps_per_env_step: float = 1 / 32
     priority_exponent: float = 0.0
     priority_offset: float = 1e-6
     priority_delay: int = 0
@@ -130,19 +131,16 @@ class ReplayConfig:
         for name in ("capacity", "batch_size", "min_size"):
             if getattr(self, name) < 1:
                 raise UserError(f"replay.{name} must be at least 1: got {getattr(self, name)}")
-        if not self.samples_per_insert > 0.0:
-            raise UserError(f"replay.samples_per_insert must be positive: got {self.samples_per_insert}")
+        if not self.gradient_steps_per_env_step > 0.0:
+            raise UserError(
+                f"replay.gradient_steps_per_env_step must be positive: got {self.gradient_steps_per_env_step}"
+            )
         if not 0.0 <= self.priority_exponent <= 1.0:
             raise UserError(f"replay.priority_exponent must lie in [0, 1]: got {self.priority_exponent}")
         if not self.priority_offset > 0.0:
             raise UserError(f"replay.priority_offset must be positive: got {self.priority_offset}")
         if self.priority_delay < 0:
             raise UserError(f"replay.priority_delay must not be negative: got {self.priority_delay}")
-        if self.min_size > self.capacity:
-            raise UserError(
-                f"replay.min_size must not exceed replay.capacity, or learning would never start: got {self.min_size} and "
-                f"{self.capacity}"
-            )
 
 
 @jax.tree_util.register_dataclass
@@ -215,6 +213,13 @@ class Replay:
     initial_priority: InitialPriorityFn | None = None
     whole_episodes: bool = False
     transforms: tuple[SampleFn, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.config.min_size > self.config.capacity:
+            raise UserError(
+                f"replay.min_size must not exceed replay.capacity, or learning would never start: got {self.config.min_size} "
+                f"and {self.config.capacity}"
+            )
 
 
 class InitFn(Protocol):

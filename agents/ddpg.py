@@ -10,6 +10,7 @@ from agents.api import ReplayAgent, ReplayConfig
 from agents.networks.config import NetworkConfig
 from agents.ops.optimizers import OptimizerConfig
 from agents.ops.schedules import CONSTANT, ScheduleConfig
+from agents.settings import complete
 from agents.td3 import DEFAULT_REPLAY, TD3Config, make_td3
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -49,6 +50,7 @@ class DDPGConfig:
     exploration_noise: float = 0.1
 
     def __post_init__(self) -> None:
+        complete(self)
         td3_config(self)  # raises UserError
 
 

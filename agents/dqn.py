@@ -44,6 +44,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
 from agents.ops.target_update import descend_with_target, init_target
 from agents.ops.value_distributions import ValueDistribution, ValueType, make_value_distribution
+from agents.settings import complete
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
@@ -117,6 +118,7 @@ class DQNConfig:
     initial_priority: Literal["max", "actor"] = "max"
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.choices(self)
         validate.at_least_one(self, "n_step", "target_update_period")
         validate.positive(self, "learning_rate", "noisy_sigma")

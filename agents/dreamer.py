@@ -38,6 +38,7 @@ from agents.ops.schedules import CONSTANT, ScheduleConfig, current_values, make_
 from agents.ops.symlog import symexp_mean, symexp_two_hot
 from agents.ops.target_update import polyak
 from agents.ops.two_hot import cross_entropy
+from agents.settings import complete
 from agents.world_models.imagination import imagine
 from agents.world_models.layers import Head
 from agents.world_models.model import (
@@ -70,7 +71,7 @@ class DreamerConfig:
 
     Attributes:
         replay: Sizes and rates of the replay buffer. The train ratio of the paper, replayed steps for each env step, is
-            `samples_per_insert * sequence_length`.
+            `gradient_steps_per_env_step * batch_size * sequence_length`.
         model: Sizes of the world model, and of policy and value.
         burn_in: Steps before the learned ones, which renew the recurrent state that was stored while acting.
         sequence_length: Steps of a window that are learned.
@@ -94,9 +95,7 @@ class DreamerConfig:
         optimizer: Settings of the optimizer.
     """
 
-    replay: ReplayConfig = dataclasses.field(
-        default_factory=lambda: ReplayConfig(capacity=1_000_000, batch_size=16, min_size=2_048, samples_per_insert=0.5)
-    )
+    replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(1_000_000, 16, 2_048, 1 / 32))
     model: WorldModelConfig = dataclasses.field(default_factory=WorldModelConfig)
     burn_in: int = 8
     sequence_length: int = 64
@@ -120,6 +119,7 @@ class DreamerConfig:
     optimizer: OptimizerConfig = OptimizerConfig("laprop", epsilon=1e-20, adaptive_clip=0.3, decay=0.999, momentum=0.9)
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.at_least_one(self, "stride", "imagination_length", "warmup_steps")
         validate.not_negative(self, "burn_in", "entropy_coef", "free_nats", "dynamics_coef", "representation_coef")
         validate.not_negative(self, "replay_value_coef", "slow_value_coef")

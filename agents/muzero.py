@@ -42,6 +42,7 @@ from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
 from agents.ops.unrolled_targets import UnrolledTargets, shortened_returns, unrolled_priorities, unrolled_targets
 from agents.search.gumbel import GumbelConfig
 from agents.search.puct import PUCTConfig
+from agents.settings import complete
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 
 
@@ -79,7 +80,7 @@ class MuZeroConfig:
         importance_sampling_exponent: beta of prioritized replay at the first update; 1 at the end.
     """
 
-    replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(samples_per_insert=64.0))
+    replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(gradient_steps_per_env_step=0.25))
     search: Literal["gumbel", "puct"] = "gumbel"
     gumbel: GumbelConfig = dataclasses.field(default_factory=GumbelConfig)
     puct: PUCTConfig = dataclasses.field(default_factory=PUCTConfig)
@@ -106,6 +107,7 @@ class MuZeroConfig:
     importance_sampling_exponent: float = 1.0
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.choices(self)
         validate.at_least_one(self, "num_proposals", "latent_size", "value_limit", "unroll_steps", "n_step")
         validate.at_least_one(self, "target_update_period", "projection_size")

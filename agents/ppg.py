@@ -42,6 +42,7 @@ from agents.ops.schedules import (
     make_schedules,
 )
 from agents.ops.value_distributions import huber
+from agents.settings import complete
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
@@ -110,6 +111,7 @@ class PPGConfig:
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.at_least_one(self, "num_epochs", "num_minibatches", "num_policy_phases", "num_auxiliary_epochs")
         validate.at_least_one(self, "num_auxiliary_minibatches", "rollout_length", "num_rows")
         validate.fraction(self, "discount", "gae_lambda")

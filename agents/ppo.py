@@ -45,6 +45,7 @@ from agents.ops.schedules import (
     make_schedules,
 )
 from agents.ops.vtrace import VTraceConfig, unweighted_vtrace
+from agents.settings import complete
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.errors import UserError
@@ -128,6 +129,7 @@ class PPOConfig:
     burn_in: int = 0
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.at_least_one(self, "num_epochs", "num_minibatches")
         validate.fraction(self, "discount", "gae_lambda")
         validate.positive(

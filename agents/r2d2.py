@@ -55,7 +55,11 @@ class R2D2Config(DQNConfig):
 
     replay: ReplayConfig = dataclasses.field(
         default_factory=lambda: ReplayConfig(
-            capacity=1_000_000, batch_size=64, min_size=20_000, samples_per_insert=0.1, priority_exponent=0.9
+            capacity=1_000_000,
+            batch_size=64,
+            min_size=20_000,
+            gradient_steps_per_env_step=1 / 640,
+            priority_exponent=0.9,
         )
     )
     epsilon_start: float = 0.4

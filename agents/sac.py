@@ -38,6 +38,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
+from agents.settings import complete
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -45,7 +46,7 @@ from envpool_bridge.spec.specs import EnvSpec
 CriticLossFn = Callable[[Params], tuple[Array, tuple[Array, Metrics]]]
 """Maps parameters of the critics to the loss, the errors [E, N], and metrics."""
 
-DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)
+DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, gradient_steps_per_env_step=1.0)
 """One gradient step on 256 transitions per env step after the first 10,000, from the newest million."""
 
 
@@ -97,6 +98,7 @@ class SACConfig:
     temperature_learning_rate: float = 3e-4
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.at_least_one(self, "n_step", "num_critics", "policy_delay")
         validate.positive(self, "actor_learning_rate", "critic_learning_rate")
         validate.positive(self, "init_temperature", "temperature_learning_rate")

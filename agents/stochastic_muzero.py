@@ -41,6 +41,7 @@ from agents.ops.unrolled_targets import UnrolledTargets, scale_gradient, unrolle
 from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
 from agents.search.puct import PUCTConfig
 from agents.search.stochastic import Afterstate, stochastic_search
+from agents.settings import complete
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
@@ -72,7 +73,7 @@ class StochasticMuZeroConfig:
         importance_sampling_exponent: beta of prioritized replay at the first update; 1 at the end.
     """
 
-    replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(samples_per_insert=64.0))
+    replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(gradient_steps_per_env_step=0.25))
     puct: PUCTConfig = dataclasses.field(default_factory=PUCTConfig)
     temperature: float = 1.0
     temperature_schedule: ScheduleConfig = CONSTANT
@@ -94,6 +95,7 @@ class StochasticMuZeroConfig:
     importance_sampling_exponent: float = 1.0
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.at_least_one(self, "num_outcomes", "latent_size", "value_limit", "unroll_steps", "n_step")
         validate.at_least_one(self, "target_update_period")
         validate.positive(self, "learning_rate", "temperature")

@@ -10,7 +10,7 @@ EXPERIMENT = Experiment(
     env=EnvConfig("connect_four", suite="pgx", kwargs='{"with_state": true}'),
     network=NetworkConfig(hidden_sizes=(256, 256), activation="relu"),
     agent=AlphaZeroConfig(
-        replay=ReplayConfig(capacity=500_000, batch_size=32, min_size=10_000, samples_per_insert=2.0),
+        replay=ReplayConfig(capacity=500_000, batch_size=32, min_size=10_000, gradient_steps_per_env_step=0.0625),
         gumbel=GumbelConfig(num_simulations=32, value_scale=1.0),
         window=21,
         learning_rate=1e-3,

@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     env=EnvConfig("tic_tac_toe", suite="pgx", kwargs='{"with_state": true}'),
     network=NetworkConfig(hidden_sizes=(128, 128), activation="relu"),
     agent=AlphaZeroConfig(
-        replay=ReplayConfig(capacity=50_000, batch_size=32, min_size=2_000, samples_per_insert=2.0),
+        replay=ReplayConfig(capacity=50_000, batch_size=32, min_size=2_000, gradient_steps_per_env_step=0.0625),
         gumbel=GumbelConfig(num_simulations=25, value_scale=1.0),
         random_moves=0.2,
         window=10,

@@ -10,7 +10,9 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
     return Experiment(
         env=env,
         network=NetworkConfig(hidden_sizes=(256, 256), activation="relu"),
-        agent=BCConfig(replay=ReplayConfig(capacity=200_000, batch_size=256, min_size=1_000, samples_per_insert=128.0)),
+        agent=BCConfig(
+            replay=ReplayConfig(capacity=200_000, batch_size=256, min_size=1_000, gradient_steps_per_env_step=0.5)
+        ),
         run=RunConfig(
             num_envs=8,
             rollout_length=64,

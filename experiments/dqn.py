@@ -30,7 +30,7 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
 def _image_settings(clips_rewards: bool) -> DQNConfig:
     return DQNConfig(
         # 32 transitions every 4 env steps.
-        replay=ReplayConfig(capacity=1_000_000, batch_size=32, min_size=50_000, samples_per_insert=8.0),
+        replay=ReplayConfig(capacity=1_000_000, batch_size=32, min_size=50_000, gradient_steps_per_env_step=0.25),
         epsilon_start=1.0,
         epsilon_end=0.01,
         epsilon_decay_fraction=0.1,
@@ -46,7 +46,7 @@ def _vector_settings() -> DQNConfig:
     return DQNConfig(
         # 64 transitions every 4 env steps.
         replay=ReplayConfig(
-            capacity=100_000, batch_size=64, min_size=2_000, samples_per_insert=16.0, priority_exponent=0.6
+            capacity=100_000, batch_size=64, min_size=2_000, gradient_steps_per_env_step=0.25, priority_exponent=0.6
         ),
         epsilon_start=1.0,
         epsilon_end=0.05,

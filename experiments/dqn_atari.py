@@ -10,13 +10,13 @@ EXPERIMENT = Experiment(
     network=NetworkConfig("nature_cnn", hidden_sizes=(512,), activation="relu"),
     agent=DQNConfig(
         # 32 transitions every 4 env steps.
-        replay=ReplayConfig(capacity=1_000_000, batch_size=32, min_size=20_000, samples_per_insert=8.0),
+        replay=ReplayConfig(capacity=1_000_000, batch_size=32, min_size=20_000, gradient_steps_per_env_step=0.25),
         epsilon_start=1.0,
         epsilon_end=0.01,
         epsilon_decay_fraction=0.025,  # 250,000 env steps
         eval_epsilon=0.001,
         learning_rate=6.25e-5,
-        optimizer=OptimizerConfig(epsilon=1.5e-4),
+        optimizer=OptimizerConfig(max_grad_norm=None),
         target_update_period=2_000,  # 8,000 env steps
         reward_clip=1.0,
     ),

@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(128, 128), activation="relu"),
     agent=DQNConfig(
         replay=ReplayConfig(
-            capacity=50_000, batch_size=64, min_size=1_000, samples_per_insert=16.0, priority_exponent=0.6
+            capacity=50_000, batch_size=64, min_size=1_000, gradient_steps_per_env_step=0.25, priority_exponent=0.6
         ),
         epsilon_start=1.0,
         epsilon_end=0.04,

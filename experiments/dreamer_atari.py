@@ -10,7 +10,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(dtype="bfloat16"),
     agent=DreamerConfig(
         # Train ratio 32: half a window of 64 steps for each env step. The paper's size is 200m.
-        replay=ReplayConfig(capacity=1_000_000, batch_size=16, min_size=2_048, samples_per_insert=0.5),
+        replay=ReplayConfig(capacity=1_000_000, batch_size=16, min_size=2_048, gradient_steps_per_env_step=1 / 32),
         model=WorldModelConfig("12m"),
     ),
     run=RunConfig(

@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(),
     agent=DreamerConfig(
         # Train ratio 128: 2 windows of 64 steps for each env step.
-        replay=ReplayConfig(capacity=50_000, batch_size=16, min_size=2_048, samples_per_insert=2.0),
+        replay=ReplayConfig(capacity=50_000, batch_size=16, min_size=2_048, gradient_steps_per_env_step=0.125),
         model=WorldModelConfig("1m"),
         imagine_last=8,
         # The paper's 4e-5 is for more gradient steps than these 6,000; the decay keeps what was learned.

@@ -12,7 +12,7 @@ EXPERIMENT = Experiment(
     agent=DreamerConfig(
         # Train ratio 128 for CPUs: a gradient step for every 4 env steps. The paper's ratio is 1024: a gradient step on 16 windows
         # of 64 steps for each env step, imagined from all states.
-        replay=ReplayConfig(capacity=1_000_000, batch_size=16, min_size=2_048, samples_per_insert=4.0),
+        replay=ReplayConfig(capacity=1_000_000, batch_size=16, min_size=2_048, gradient_steps_per_env_step=0.25),
         model=WorldModelConfig("1m"),
         sequence_length=32,
         imagine_last=8,

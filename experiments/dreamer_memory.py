@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(),
     agent=DreamerConfig(
         # Train ratio 256.
-        replay=ReplayConfig(capacity=20_000, batch_size=16, min_size=512, samples_per_insert=16.0),
+        replay=ReplayConfig(capacity=20_000, batch_size=16, min_size=512, gradient_steps_per_env_step=1.0),
         # Smaller than size 1m: this task is learned within 6,000 env steps on one core.
         model=WorldModelConfig("1m", deter=256, hidden=128, units=128, stoch=4),
         burn_in=4,

@@ -10,7 +10,7 @@ EXPERIMENT = Experiment(
     # Every agent has its own reward, its own actor and its own critic.
     agent=MADDPGConfig(
         # Counted in steps of three agents: 1,024 windows every 100 steps of the environment, after the first 25,600.
-        replay=ReplayConfig(capacity=2_000_000, batch_size=1024, min_size=76_800, samples_per_insert=1024 / 300)
+        replay=ReplayConfig(capacity=2_000_000, batch_size=1024, min_size=76_800, gradient_steps_per_env_step=1 / 300)
     ),
     # 25,000 episodes of 25 steps.
     run=RunConfig(num_envs=96, rollout_length=25, total_env_steps=1_875_000),

@@ -17,7 +17,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig("impala_resnet", hidden_sizes=(256,), activation="relu", layer_norm=True),
     agent=MuZeroConfig(
         replay=ReplayConfig(
-            capacity=100_000, batch_size=256, min_size=2_000, samples_per_insert=256.0, priority_exponent=0.6
+            capacity=100_000, batch_size=256, min_size=2_000, gradient_steps_per_env_step=1.0, priority_exponent=0.6
         ),
         gumbel=GumbelConfig(num_simulations=50),
         latent_size=512,

@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(128,), activation="relu", layer_norm=True),
     agent=MuZeroConfig(
         replay=ReplayConfig(
-            capacity=50_000, batch_size=256, min_size=2_000, samples_per_insert=64.0, priority_exponent=0.6
+            capacity=50_000, batch_size=256, min_size=2_000, gradient_steps_per_env_step=0.25, priority_exponent=0.6
         ),
         gumbel=GumbelConfig(num_simulations=16),
         value_limit=20,

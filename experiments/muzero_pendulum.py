@@ -10,7 +10,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(128,), activation="relu", layer_norm=True),
     agent=MuZeroConfig(
         replay=ReplayConfig(
-            capacity=50_000, batch_size=256, min_size=1_000, samples_per_insert=128.0, priority_exponent=0.6
+            capacity=50_000, batch_size=256, min_size=1_000, gradient_steps_per_env_step=0.5, priority_exponent=0.6
         ),
         gumbel=GumbelConfig(num_simulations=32),
         value_limit=40,

@@ -15,7 +15,9 @@ EXPERIMENT = Experiment(
         agents={
             "prey": DQNConfig(
                 learning_rate=1e-3,
-                replay=ReplayConfig(capacity=100_000, batch_size=64, min_size=1_000, samples_per_insert=2.0),
+                replay=ReplayConfig(
+                    capacity=100_000, batch_size=64, min_size=1_000, gradient_steps_per_env_step=1 / 32
+                ),
             )
         },
         networks={"prey": NetworkConfig(hidden_sizes=(128,), activation="relu")},

@@ -13,7 +13,7 @@ EXPERIMENT = Experiment(
         target_update_period=20,
         epsilon_start=1.0,
         epsilon_end=1.0,  # all pairs equally often, as the paper explores this game
-        replay=ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, samples_per_insert=2.0),
+        replay=ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, gradient_steps_per_env_step=1 / 32),
     ),
     run=RunConfig(
         num_envs=64, rollout_length=8, total_env_steps=60_000, checkpoint=CheckpointConfig(interval_updates=0)

@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(16,), core="lstm", core_size=16),
     agent=R2D2Config(
         replay=ReplayConfig(
-            capacity=20_000, batch_size=32, min_size=1_000, samples_per_insert=1.0, priority_exponent=0.9
+            capacity=20_000, batch_size=32, min_size=1_000, gradient_steps_per_env_step=1 / 32, priority_exponent=0.9
         ),
         epsilon_start=0.4,
         epsilon_end=0.4,

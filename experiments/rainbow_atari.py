@@ -10,7 +10,7 @@ EXPERIMENT = Experiment(
     agent=DQNConfig(
         # 32 transitions every 4 env steps.
         replay=ReplayConfig(
-            capacity=1_000_000, batch_size=32, min_size=20_000, samples_per_insert=8.0, priority_exponent=0.5
+            capacity=1_000_000, batch_size=32, min_size=20_000, gradient_steps_per_env_step=0.25, priority_exponent=0.5
         ),
         epsilon_start=0.0,
         epsilon_end=0.0,

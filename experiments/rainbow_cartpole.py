@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     agent=DQNConfig(
         # Sizes of a small task; what is learned, and how, is Rainbow's. Returns of up to 100 steps of reward 1.
         replay=ReplayConfig(
-            capacity=50_000, batch_size=64, min_size=1_000, samples_per_insert=16.0, priority_exponent=0.5
+            capacity=50_000, batch_size=64, min_size=1_000, gradient_steps_per_env_step=0.25, priority_exponent=0.5
         ),
         epsilon_start=0.0,
         epsilon_end=0.0,

@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(256, 256), activation="relu"),
     agent=SACConfig(
         # Haarnoja et al. 2018, table 1: one gradient step on 256 transitions for each env step; Adam 3e-4 for all.
-        replay=ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0)
+        replay=ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, gradient_steps_per_env_step=1.0)
     ),
     run=RunConfig(
         num_envs=8,

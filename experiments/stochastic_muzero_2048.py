@@ -11,7 +11,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(256,), activation="relu", layer_norm=True),
     agent=StochasticMuZeroConfig(
         replay=ReplayConfig(
-            capacity=200_000, batch_size=256, min_size=10_000, samples_per_insert=8.0, priority_exponent=1.0
+            capacity=200_000, batch_size=256, min_size=10_000, gradient_steps_per_env_step=1 / 32, priority_exponent=1.0
         ),
         puct=PUCTConfig(num_simulations=32),
         value_limit=200,

@@ -11,7 +11,7 @@ def make_experiment(env: EnvConfig = EnvConfig("Pendulum-v1")) -> Experiment:
         env=env,
         network=NetworkConfig(hidden_sizes=(256, 256), activation="relu"),
         agent=TD3Config(
-            replay=ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, samples_per_insert=256.0),
+            replay=ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_000, gradient_steps_per_env_step=1.0),
         ),
         run=RunConfig(
             num_envs=8,

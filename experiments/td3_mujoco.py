@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(256, 256), activation="relu"),
     agent=TD3Config(
         # The authors' code starts with 25,000 random env steps.
-        replay=ReplayConfig(capacity=1_000_000, batch_size=256, min_size=25_000, samples_per_insert=256.0)
+        replay=ReplayConfig(capacity=1_000_000, batch_size=256, min_size=25_000, gradient_steps_per_env_step=1.0)
     ),
     run=RunConfig(
         num_envs=8,

@@ -9,7 +9,7 @@ EXPERIMENT = Experiment(
     network=NetworkConfig(hidden_sizes=(64, 64), activation="relu"),
     agent=TD3Config(
         # One gradient step on 128 transitions for each env step.
-        replay=ReplayConfig(capacity=50_000, batch_size=128, min_size=1_000, samples_per_insert=128.0),
+        replay=ReplayConfig(capacity=50_000, batch_size=128, min_size=1_000, gradient_steps_per_env_step=1.0),
         actor_learning_rate=1e-3,
         critic_learning_rate=1e-3,
         exploration_noise=0.2,

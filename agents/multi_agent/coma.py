@@ -45,6 +45,7 @@ from agents.ops.schedules import (
     make_schedule,
     make_schedules,
 )
+from agents.settings import complete
 from agents.transforms.normalization import NormalizationConfig
 from agents.transforms.on_policy_agent import make_on_policy_agent
 from envpool_bridge.spec.specs import EnvSpec
@@ -90,6 +91,7 @@ class COMAConfig:
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.at_least_one(self, "num_critic_steps", "target_period")
         validate.fraction(self, "discount", "td_lambda")
         validate.positive(self, "learning_rate", "critic_learning_rate")

@@ -38,6 +38,7 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
 from agents.ops.team_rows import by_agent
+from agents.settings import complete
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -63,7 +64,9 @@ class MADDPGConfig:
     """
 
     replay: ReplayConfig = dataclasses.field(
-        default_factory=lambda: ReplayConfig(1_000_000, batch_size=1024, min_size=25_000, samples_per_insert=10.0)
+        default_factory=lambda: ReplayConfig(
+            1_000_000, batch_size=1024, min_size=25_000, gradient_steps_per_env_step=5 / 512
+        )
     )
     total_updates: int = 0
     discount: float = 0.95
@@ -80,6 +83,7 @@ class MADDPGConfig:
     output_penalty: float = 1e-3
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.positive(self, "actor_learning_rate", "critic_learning_rate", "temperature")
         validate.not_negative(self, "exploration_noise", "output_penalty")
         validate.fraction(self, "discount", "importance_sampling_exponent")

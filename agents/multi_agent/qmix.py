@@ -42,6 +42,7 @@ from agents.ops.target_update import periodic, polyak
 from agents.ops.td_errors import window_priority
 from agents.ops.team_rows import by_agent
 from agents.ops.team_targets import team_steps, team_targets
+from agents.settings import complete
 from envpool_bridge.spec.specs import EnvSpec
 
 _PRIORITY_ETA = 0.9  # eta of Kapturowski et al. 2019, section 2.3
@@ -91,9 +92,12 @@ class TeamQConfig:
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
     epsilon_decay_fraction: float = 0.5
-    replay: ReplayConfig = dataclasses.field(default_factory=lambda: ReplayConfig(batch_size=32))
+    replay: ReplayConfig = dataclasses.field(
+        default_factory=lambda: ReplayConfig(batch_size=32, gradient_steps_per_env_step=0.25)
+    )
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.choices(self)
         validate.at_least_one(self, "n_step", "target_update_period", "sequence_length", "stride")
         validate.fraction(self, "discount", "importance_sampling_exponent", "epsilon_start", "epsilon_end")

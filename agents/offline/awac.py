@@ -35,6 +35,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizers
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
+from agents.settings import complete
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -72,6 +73,7 @@ class AWACConfig:
     num_critics: int = 2
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.at_least_one(self, "num_critics")
         validate.positive(self, "actor_learning_rate", "critic_learning_rate", "temperature", "max_weight")
         validate.fraction(self, "discount")

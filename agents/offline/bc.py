@@ -32,6 +32,7 @@ from agents.ops.gradient_descent import descend
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.settings import complete
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -57,6 +58,7 @@ class BCConfig:
     optimizer: OptimizerConfig = OptimizerConfig(epsilon=1e-8)
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.positive(self, "learning_rate")
         validate.uniform_replay(self, "BC")
 

@@ -41,6 +41,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizers
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
+from agents.settings import complete
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -90,6 +91,7 @@ class BCQConfig:
     num_critics: int = 2
 
     def __post_init__(self) -> None:
+        complete(self)
         object.__setattr__(self, "generator_hidden_sizes", tuple(self.generator_hidden_sizes))
         validate.at_least_one(self, "num_critics", "num_candidates", "num_acting_candidates")
         validate.positive(self, "actor_learning_rate", "critic_learning_rate", "generator_learning_rate")

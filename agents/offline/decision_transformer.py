@@ -36,6 +36,7 @@ from agents.ops.gradient_descent import descend
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, Schedules, current_values, make_schedule
+from agents.settings import complete
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
@@ -83,6 +84,7 @@ class DecisionTransformerConfig:
     optimizer: OptimizerConfig = OptimizerConfig("adamw", epsilon=1e-8, weight_decay=1e-4, max_grad_norm=0.25)
 
     def __post_init__(self) -> None:
+        complete(self)
         sizes = ("context_length", "num_layers", "num_heads", "embedding_size", "max_episode_steps")
         validate.at_least_one(self, *sizes)
         validate.positive(self, "learning_rate", "return_scale")

@@ -9,13 +9,13 @@ import optax
 
 from agents.ops import validate
 from agents.ops.schedules import Schedules, scale_by_schedule
-from envpool_bridge.errors import UserError
+from agents.settings import Nested, Unread
 
 OptimizerName = Literal["adam", "adamw", "laprop", "rmsprop", "sgd"]
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Nested):
     """Settings of an optimizer; learning rates and their schedule are fields of the algorithm.
 
     Attributes:
@@ -46,10 +46,13 @@ class OptimizerConfig:
         validate.not_negative(self, "weight_decay")
         validate.at_least_one(self, "accumulate")
         validate.fraction(self, "decay", "momentum", below_one=True)
-        if self.momentum and self.name not in ("laprop", "rmsprop", "sgd"):
-            raise UserError(
-                f"momentum is for 'laprop', 'rmsprop' and 'sgd': got {self.momentum} with {self.name!r}; set it to 0"
-            )
+
+    def unread(self) -> Unread:
+        """Returns the rules for fields without effect."""
+        reason = f"name is {self.name!r}"
+        yield self.name == "sgd", reason, "epsilon"
+        yield self.name not in ("laprop", "rmsprop"), reason, "decay"
+        yield self.name in ("adam", "adamw"), reason, "momentum"
 
 
 def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:

@@ -10,6 +10,7 @@ import optax
 
 from agents.api import Array, LearnerState, Metrics
 from agents.ops import validate
+from agents.settings import Nested, Unread
 from envpool_bridge.errors import UserError
 
 Kind = Literal["constant", "linear", "cosine", "exponential"]
@@ -20,12 +21,12 @@ Schedules = Mapping[str, Callable[[Any], Any]]
 
 
 @dataclasses.dataclass(frozen=True)
-class ScheduleConfig:
+class ScheduleConfig(Nested):
     """Change of a hyper-parameter over the updates of a run.
 
     Attributes:
         kind: Decay from the initial value: "constant", "linear", "cosine" or "exponential".
-        end: Value at the end of the run, as a fraction of the initial value; "constant" ignores it, "exponential" needs it above 0.
+        end: Value at the end of the run, as a fraction of the initial value; not of "constant"; "exponential" needs it above 0.
         warmup: Fraction of the updates over which the value first rises linearly from 0 to the initial value.
     """
 
@@ -39,6 +40,10 @@ class ScheduleConfig:
         validate.fraction(self, "warmup", below_one=True)
         if self.kind == "exponential" and self.end == 0.0:
             raise UserError("an exponential schedule never reaches 0: expected end above 0, for example 0.01, got 0")
+
+    def unread(self) -> Unread:
+        """Returns the rules for fields without effect."""
+        yield self.kind == "constant", "kind is 'constant'", "end"
 
 
 CONSTANT = ScheduleConfig()

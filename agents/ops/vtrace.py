@@ -14,11 +14,12 @@ import jax.numpy as jnp
 
 from agents.api import Array
 from agents.ops import validate
+from agents.settings import Nested
 from envpool_bridge.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class VTraceConfig:
+class VTraceConfig(Nested):
     """Bounds on probability ratios; `float("inf")` does not truncate them.
 
     Attributes:

@@ -18,6 +18,7 @@ import mctx
 from agents.api import Array, Params
 from agents.search.model import ILLEGAL, Root, SearchResult, StepFn, legal_actions
 from agents.search.tree import Selection, View, grow_trees
+from agents.settings import Nested
 from envpool_bridge.errors import UserError
 
 # Their arguments are hidden from type checkers, or narrower than what they accept.
@@ -26,7 +27,7 @@ _select_at_root: Any = mctx.gumbel_muzero_root_action_selection
 
 
 @dataclasses.dataclass(frozen=True)
-class GumbelConfig:
+class GumbelConfig(Nested):
     """Settings of the search.
 
     Attributes:

@@ -15,6 +15,7 @@ import mctx
 from agents.api import Array, Params
 from agents.search.model import ILLEGAL, Root, SearchResult, StepFn, legal_actions
 from agents.search.tree import Selection, grow_trees
+from agents.settings import Nested
 from envpool_bridge.errors import UserError
 
 select_action: Any = mctx.muzero_action_selection
@@ -23,7 +24,7 @@ _TINY = jnp.finfo(jnp.float32).tiny
 
 
 @dataclasses.dataclass(frozen=True)
-class PUCTConfig:
+class PUCTConfig(Nested):
     """Settings of the search.
 
     Attributes:

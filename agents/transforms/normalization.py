@@ -37,6 +37,7 @@ from agents.api import (
 from agents.ops import validate
 from agents.ops.return_moments import ReturnBatch, ReturnMoments, init_returns, merge_returns, return_batch
 from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, init_moments, merge
+from agents.settings import Nested
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
 from envpool_bridge.spec.tree import items, lookup, shown_path, unflatten
@@ -46,7 +47,7 @@ _AGENT, _STATISTICS = "agent", "statistics"
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalizationConfig:
+class NormalizationConfig(Nested):
     """Settings of the normalization.
 
     `random_start` applies where observations are normalized.

@@ -31,6 +31,7 @@ from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import single_gradient_step, single_step_update
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.schedules import CONSTANT, ScheduleConfig, init_factors, make_schedules
+from agents.settings import complete
 from agents.transforms.changed_trajectories import with_changed_trajectories
 from agents.transforms.normalization import NormalizationConfig, with_normalization
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec
@@ -89,6 +90,7 @@ class PolicyGradientConfig:
     normalization: NormalizationConfig = dataclasses.field(default_factory=NormalizationConfig)
 
     def __post_init__(self) -> None:
+        complete(self)
         validate.positive(self, "learning_rate", "value_huber_delta", "reward_clip")
         validate.not_negative(self, "value_coef", "entropy_coef")
         validate.fraction(self, "discount")

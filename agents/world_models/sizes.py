@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal, NamedTuple
 
 from agents.ops import validate
+from agents.settings import Nested
 from envpool_bridge.errors import UserError
 
 SizeName = Literal["1m", "12m", "25m", "50m", "100m", "200m", "400m"]
@@ -40,7 +41,7 @@ _DETER = {"1m": 512, "12m": 2048, "25m": 3072, "50m": 4096, "100m": 6144, "200m"
 
 
 @dataclasses.dataclass(frozen=True)
-class WorldModelConfig:
+class WorldModelConfig(Nested):
     """Sizes of a world model: those of a name, of which single ones may be replaced.
 
     Attributes:

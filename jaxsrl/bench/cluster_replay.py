@@ -32,7 +32,7 @@ _SPECS = {
     "vector": EnvSpec("Vector", ArraySpec((17,), "float32"), DiscreteSpec(4)),
     "atari": EnvSpec("Frames", ArraySpec((4, 84, 84), "uint8", frames=4), DiscreteSpec(4)),
 }
-_REPLAY = ReplayConfig(capacity=4096, batch_size=32, min_size=1024, samples_per_insert=8.0)
+_REPLAY = ReplayConfig(capacity=4096, batch_size=32, min_size=1024, gradient_steps_per_env_step=0.25)
 _ROWS, _STEPS = 16, 16
 _UPDATES, _ROUNDS = 10, 3
 _SECONDS = 300.0

@@ -32,5 +32,5 @@ def validate_effect(default: RunConfig, run: RunConfig) -> None:
     if data.gradient_steps_per_update != default.dataset.gradient_steps_per_update and not run.is_offline:
         raise UserError(
             f"dataset.gradient_steps_per_update is for plan offline, not {run.plan}: omit it; agents with replay have "
-            f"--agent.replay.samples-per-insert"
+            f"--agent.replay.gradient-steps-per-env-step"
         )

@@ -48,25 +48,25 @@ class PaceState:
 
 
 def steps_per_env_step(config: ReplayConfig) -> Fraction:
-    """Returns gradient steps per env step, `samples_per_insert / batch_size`, as the simplest equal fraction.
+    """Returns `gradient_steps_per_env_step` as the simplest equal fraction.
 
     Raises:
         UserError: the fraction is 0.
     """
-    windows = Fraction(config.samples_per_insert).limit_denominator(_LARGEST // config.batch_size)
-    if windows <= 0:
+    ratio = Fraction(config.gradient_steps_per_env_step).limit_denominator(_LARGEST)
+    if ratio <= 0:
         raise UserError(
-            f"replay.samples_per_insert is too small, there would never be a gradient step: got {config.samples_per_insert} with "
-            f"replay.batch_size {config.batch_size}"
+            f"replay.gradient_steps_per_env_step is too small, there would never be a gradient step: got "
+            f"{config.gradient_steps_per_env_step}"
         )
-    return windows / config.batch_size
+    return ratio
 
 
 def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
     """Returns the pace for trajectories of `env_steps` env steps, T * B.
 
     Raises:
-        UserError: `samples_per_insert` is too small, or too large for a trajectory.
+        UserError: `gradient_steps_per_env_step` is too small, or too large for a trajectory.
     """
     ratio = steps_per_env_step(config)
     first = math.ceil(config.min_size / env_steps)
@@ -74,8 +74,8 @@ def make_pace(config: ReplayConfig, env_steps: int) -> Pace:
     after = divmod(env_steps * ratio.numerator, ratio.denominator)
     if after[0] >= _LARGEST:
         raise UserError(
-            f"replay.samples_per_insert is too large: {config.samples_per_insert} are {after[0]} gradient steps for a trajectory "
-            f"of {env_steps} env steps"
+            f"replay.gradient_steps_per_env_step is too large: {config.gradient_steps_per_env_step} are {after[0]} gradient steps "
+            f"for a trajectory of {env_steps} env steps"
         )
     return Pace(first, divmod(beyond * ratio.numerator, ratio.denominator), after, ratio.denominator)
 
@@ -96,7 +96,7 @@ def init_pace_state(pace: Pace) -> PaceState:
 def steps_due(pace: Pace, state: PaceState, can_draw: Array) -> tuple[Array, PaceState]:
     """Returns (gradient steps to take now, the next state) after a trajectory has been inserted.
 
-    The total is floor((i - min_size) * samples_per_insert / batch_size) after i env steps. Steps without a window to draw,
+    The total is floor((i - min_size) * gradient_steps_per_env_step) after i env steps. Steps without a window to draw,
     for example before the first episode starts, stay owed.
 
     Args:

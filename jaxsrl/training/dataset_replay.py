@@ -166,7 +166,7 @@ def make_fixed_client(
 
 
 def own_replay(replay: Replay, config: DatasetConfig) -> Replay:
-    """Returns the replay of a run's own experience. With a dataset its samples are smaller, and as frequent."""
+    """Returns the replay of a run's own experience. With a dataset its samples are smaller."""
     if not config.path:
         return replay
     return _with_batch_size(replay, replay.config.batch_size - num_fixed_windows(replay, config))
@@ -192,9 +192,7 @@ def num_fixed_windows(replay: Replay, config: DatasetConfig) -> int:
 
 
 def _with_batch_size(replay: Replay, size: int) -> Replay:
-    config = replay.config
-    rate = config.samples_per_insert * size / config.batch_size
-    return dataclasses.replace(replay, config=dataclasses.replace(config, batch_size=size, samples_per_insert=rate))
+    return dataclasses.replace(replay, config=dataclasses.replace(replay.config, batch_size=size))
 
 
 def _num_usable_steps(dataset: Dataset, replay: Replay, spec: EnvSpec) -> int:

@@ -21,7 +21,9 @@ UPDATES = 24
 SOURCE = make_env(EnvConfig("CartPole-v1"))
 SPEC = SOURCE.spec()
 NETWORK = NetworkConfig(hidden_sizes=(8,))
-REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25, priority_exponent=0.6)
+REPLAY = ReplayConfig(
+    capacity=512, batch_size=8, min_size=64, gradient_steps_per_env_step=1 / 32, priority_exponent=0.6
+)
 AGENTS = {
     "ppo": make_ppo(PPOConfig(num_epochs=1, num_minibatches=2), SPEC, NETWORK),
     "dqn": make_dqn(DQNConfig(replay=REPLAY, total_updates=UPDATES, target_update_period=3), SPEC, NETWORK),

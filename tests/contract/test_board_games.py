@@ -48,7 +48,7 @@ def test_rules_and_environment_equal_the_game(env_id):
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", PERFECT_INFORMATION)
 def test_a_run_trains(tmp_path, env_id):
-    replay = ReplayConfig(capacity=64, batch_size=2, min_size=16, samples_per_insert=0.5)
+    replay = ReplayConfig(capacity=64, batch_size=2, min_size=16, gradient_steps_per_env_step=0.25)
     experiment = Experiment(
         env=EnvConfig(env_id, suite="pgx", kwargs='{"with_state": true}'),
         network=NetworkConfig(hidden_sizes=(8,)),

@@ -111,7 +111,9 @@ def test_first_minibatch_at_lag_0_has_ratio_one(row):
 @pytest.mark.seconds(30)
 @pytest.mark.parametrize("exponent", [0.0, 0.6])
 def test_host_and_device_replay_sample_the_same(exponent, row):
-    config = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0, priority_exponent=exponent)
+    config = ReplayConfig(
+        capacity=120, batch_size=8, min_size=20, gradient_steps_per_env_step=0.25, priority_exponent=exponent
+    )
     agent, stream = make_counting(Replay(config, sequence_length=2)), Stream(rows=4, steps=3, frames=2)
     slots = [jax.device_get(stream.slot()) for _ in range(40)]
     run_key, devices = jax.random.key(5), jax.local_devices()[:1]
@@ -154,7 +156,9 @@ def test_nonfinite_update_is_skipped_and_counted(row):
 
 @pytest.mark.seconds(15)
 def test_the_device_keeps_one_copy_of_the_replay_ring(row, size):
-    config = ReplayConfig(capacity=size(20_000_000, 400_000), batch_size=64, min_size=20, samples_per_insert=2.0)
+    config = ReplayConfig(
+        capacity=size(20_000_000, 400_000), batch_size=64, min_size=20, gradient_steps_per_env_step=1 / 32
+    )
     slot = jax.device_get(Stream(rows=4, steps=3, frames=2).slot())
     agent, mesh = (
         with_finite_updates(with_device_replay(make_counting(Replay(config, sequence_length=2)), slot)),

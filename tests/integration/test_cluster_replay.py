@@ -32,7 +32,7 @@ ray = pytest.importorskip("ray")
 
 pytestmark = RAY_MARKS
 
-UNIFORM = ReplayConfig(capacity=512, batch_size=8, min_size=128, samples_per_insert=0.25)
+UNIFORM = ReplayConfig(capacity=512, batch_size=8, min_size=128, gradient_steps_per_env_step=1 / 32)
 PRIORITIZED = dataclasses.replace(UNIFORM, priority_exponent=0.6)
 DELAYED = dataclasses.replace(PRIORITIZED, priority_delay=2)
 

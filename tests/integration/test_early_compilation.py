@@ -21,7 +21,9 @@ from tests.support.run_configs import run_config
 PLAIN = NetworkConfig(hidden_sizes=(8,))
 RECURRENT = NetworkConfig(hidden_sizes=(8,), core="gru", core_size=8)
 PPO = PPOConfig(num_epochs=1, num_minibatches=1, total_updates=3)
-DQN = DQNConfig(replay=ReplayConfig(capacity=256, batch_size=8, min_size=64, samples_per_insert=1.0), total_updates=3)
+DQN = DQNConfig(
+    replay=ReplayConfig(capacity=256, batch_size=8, min_size=64, gradient_steps_per_env_step=0.125), total_updates=3
+)
 
 
 def train(directory, agent, env, plan, **changes):

@@ -31,7 +31,7 @@ from jaxsrl.training.run_state import restore_state
 from tests.support.run_configs import run_config
 
 SMALL = PPOConfig(num_minibatches=1, num_epochs=1)
-REPLAY = jaxsrl.ReplayConfig(capacity=256, batch_size=8, min_size=32, samples_per_insert=1.0)
+REPLAY = jaxsrl.ReplayConfig(capacity=256, batch_size=8, min_size=32, gradient_steps_per_env_step=0.125)
 NETWORK = NetworkConfig(hidden_sizes=(4,))
 STEPS = 4 * 8
 

@@ -143,7 +143,7 @@ class StopAt(Callback):
 
 
 def student(directory, expert, updates=4, agent=None, plan="serial", **options):
-    replay = ReplayConfig(capacity=10_000, batch_size=16, min_size=32, samples_per_insert=2.0)
+    replay = ReplayConfig(capacity=10_000, batch_size=16, min_size=32, gradient_steps_per_env_step=0.125)
     run = experiment(directory, "", updates, plan, agent or BCConfig(replay), **options)
     return dataclasses.replace(run, imitation=ImitationConfig(expert=expert))
 

@@ -18,7 +18,7 @@ ROWS, STEPS, MEMBERS, CAPACITY = 4, 8, 3, 200_000
 
 def make_program(devices=1):
     env = CartPole()
-    replay = ReplayConfig(capacity=CAPACITY, batch_size=8, min_size=64, samples_per_insert=1.0)
+    replay = ReplayConfig(capacity=CAPACITY, batch_size=8, min_size=64, gradient_steps_per_env_step=0.125)
     config = DQNConfig(replay=replay, total_updates=100)
     agent = learning_agent(make_dqn(config, env.spec(), NetworkConfig(hidden_sizes=(8,))), env.spec(), ROWS, STEPS)
     starts = []

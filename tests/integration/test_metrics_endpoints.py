@@ -140,7 +140,7 @@ def test_host_replay_metrics_are_separate_from_learner(tmp_path):
     )
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
-    replay = ReplayConfig(capacity=512, batch_size=8, min_size=64, samples_per_insert=0.25)
+    replay = ReplayConfig(capacity=512, batch_size=8, min_size=64, gradient_steps_per_env_step=1 / 32)
     agent = make_dqn(DQNConfig(replay=replay, total_updates=12), spec, NetworkConfig(hidden_sizes=(8,)))
     report = run(PLANS[config.plan](config, Resources.detect()), agent, source, config, spec=spec, quiet=True)
     written = records(report)

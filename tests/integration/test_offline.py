@@ -226,7 +226,7 @@ def test_a_share_of_each_sample_is_from_the_dataset(recorded, tmp_path, monkeypa
     assert sizes == {2, 6}
     fixed = [size for size, count in samples if count == 2]
     assert set(fixed) == {len(recorded.steps.reward)}
-    expected = (320 - replay.min_size) * replay.samples_per_insert / replay.batch_size
+    expected = (320 - replay.min_size) * replay.gradient_steps_per_env_step
     assert len(fixed) == len(samples) / 2 == expected
     whole = report.state
     for steps in (96, 320):

@@ -25,7 +25,9 @@ from jaxsrl.training.collectors import CollectorFactory
 from tests.support.run_configs import run_config
 
 RESTART = "environments start new episodes"
-LEARNS = ReplayConfig(capacity=512, batch_size=8, min_size=32, samples_per_insert=0.25, priority_exponent=0.6)
+LEARNS = ReplayConfig(
+    capacity=512, batch_size=8, min_size=32, gradient_steps_per_env_step=1 / 32, priority_exponent=0.6
+)
 OPTIONS = {"multiple_learners": {"learner_num_devices": 2}, "central": {"learner_num_devices": 2}}
 
 

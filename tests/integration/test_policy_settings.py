@@ -25,7 +25,7 @@ ROWS, STEPS = 8, 4  # 4 environments of 2 agents
 
 
 def dqn(**changes):
-    replay = ReplayConfig(capacity=1024, batch_size=32, min_size=32, samples_per_insert=8.0)
+    replay = ReplayConfig(capacity=1024, batch_size=32, min_size=32, gradient_steps_per_env_step=0.25)
     settings = {"learning_rate": 5e-3, "discount": 0.9, "target_update_period": 20, "epsilon_decay_fraction": 0.5}
     return DQNConfig(**{"replay": replay, **settings, **changes})
 

@@ -33,7 +33,9 @@ from tests.support.run_configs import run_config
 
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 UPDATES = 12
-REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=128, samples_per_insert=0.25, priority_exponent=0.6)
+REPLAY = ReplayConfig(
+    capacity=512, batch_size=8, min_size=128, gradient_steps_per_env_step=1 / 32, priority_exponent=0.6
+)
 """From the third trajectory of 64 env steps on two gradient steps each; the ring is full after the eighth."""
 
 
@@ -228,7 +230,7 @@ def test_samples_prepared_elsewhere_without_lag_are_equal(tmp_path, policy, chan
 
 @slow
 def test_runs_with_late_preparation_resume_bit_for_bit(tmp_path):
-    replay = dataclasses.replace(REPLAY, samples_per_insert=1.0, priority_delay=3)
+    replay = dataclasses.replace(REPLAY, gradient_steps_per_env_step=0.125, priority_delay=3)
     settings = {"replay_memory": "host", "replay_prepare_devices": 2, "replay_prepare_lag": 3, "max_policy_lag": 1}
     whole = train(tmp_path / "whole", "serial", replay=replay, algorithm=MUZERO, **settings)
     for updates in (5, UPDATES):
@@ -264,7 +266,7 @@ def test_device_loop_with_replay_matches_serial(tmp_path):
     ],
 )
 def test_replay_runs_resume_bit_for_bit(tmp_path, policy, suite, changes):
-    replay = ReplayConfig(**{**vars(REPLAY), "priority_delay": 1})
+    replay = dataclasses.replace(REPLAY, priority_delay=1)
     whole = train(tmp_path / "whole", policy, suite, replay, **changes)
     for updates in (5, UPDATES):
         resumed = train(tmp_path / "parts", policy, suite, replay, total_env_steps=16 * 4 * updates, **changes)
@@ -341,7 +343,7 @@ def test_evaluation_does_not_load_experience(tmp_path):
 )
 def test_invalid_replay_sizes_are_rejected_before_start(tmp_path, changes, message):
     with pytest.raises(UserError, match=message):
-        train(tmp_path, "serial", replay=ReplayConfig(**{**vars(REPLAY), **changes}))
+        train(tmp_path, "serial", replay=dataclasses.replace(REPLAY, **changes))
     assert not list(tmp_path.iterdir())
 
 

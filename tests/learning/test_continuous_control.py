@@ -37,7 +37,7 @@ LOW, HIGH = -1.0, 3.0  # not symmetric: actions must be scaled and shifted
 NETWORK = NetworkConfig(hidden_sizes=(32,), activation="relu")
 COMMON = {
     # 15 gradient steps after each trajectory of 64 env steps.
-    "replay": ReplayConfig(capacity=4_000, batch_size=64, min_size=640, samples_per_insert=15.0),
+    "replay": ReplayConfig(capacity=4_000, batch_size=64, min_size=640, gradient_steps_per_env_step=15 / 64),
     "discount": DISCOUNT,
     "tau": 0.05,
     "actor_learning_rate": 3e-3,

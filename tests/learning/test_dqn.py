@@ -19,7 +19,9 @@ from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_sour
 from tests.support.run_configs import change_run
 
 PLAIN = DQNConfig(
-    replay=ReplayConfig(capacity=4_096, batch_size=64, min_size=256, samples_per_insert=16.0, priority_exponent=0.5),
+    replay=ReplayConfig(
+        capacity=4_096, batch_size=64, min_size=256, gradient_steps_per_env_step=0.25, priority_exponent=0.5
+    ),
     epsilon_start=1.0,
     epsilon_end=0.3,
     learning_rate=1e-2,

@@ -20,7 +20,9 @@ from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_sour
 from tests.support.run_configs import change_run
 
 PLAIN = MuZeroConfig(
-    replay=ReplayConfig(capacity=4_096, batch_size=64, min_size=256, samples_per_insert=16.0, priority_exponent=0.5),
+    replay=ReplayConfig(
+        capacity=4_096, batch_size=64, min_size=256, gradient_steps_per_env_step=0.25, priority_exponent=0.5
+    ),
     gumbel=GumbelConfig(4),
     puct=PUCTConfig(8),
     latent_size=16,
@@ -85,7 +87,7 @@ def test_the_pendulum_is_swung_up(tmp_path):
 def test_a_few_updates_of_the_atari_experiment_in_small(tmp_path):
     experiment = muzero_atari.EXPERIMENT
     replay = dataclasses.replace(
-        experiment.agent.replay, capacity=1_024, batch_size=4, min_size=64, samples_per_insert=0.25
+        experiment.agent.replay, capacity=1_024, batch_size=4, min_size=64, gradient_steps_per_env_step=0.0625
     )
     agent = dataclasses.replace(
         experiment.agent, replay=replay, gumbel=GumbelConfig(2), latent_size=8, projection_size=8, value_limit=10

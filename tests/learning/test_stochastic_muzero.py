@@ -15,7 +15,7 @@ from agents.stochastic_muzero import StochasticMuZeroConfig, build_stochastic_mu
 from tests.learning.probe_runs import BEST_ACTIONS, DISCOUNT, VALUES, probe_source, trained
 
 CONFIG = StochasticMuZeroConfig(
-    replay=ReplayConfig(capacity=4_096, batch_size=64, min_size=256, samples_per_insert=16.0),
+    replay=ReplayConfig(capacity=4_096, batch_size=64, min_size=256, gradient_steps_per_env_step=0.25),
     puct=PUCTConfig(24),
     num_outcomes=4,
     latent_size=16,

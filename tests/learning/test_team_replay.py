@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 DISCOUNT = 0.9
 NETWORK = NetworkConfig(hidden_sizes=(32,))
 # 15 gradient steps on 64 windows after each trajectory of 512 rows' steps.
-REPLAY = ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, samples_per_insert=15 * 64 / 512)
+REPLAY = ReplayConfig(capacity=8_192, batch_size=64, min_size=1_024, gradient_steps_per_env_step=15 / 512)
 COMMON = {
     "learning_rate": 3e-3,
     "discount": DISCOUNT,
@@ -143,7 +143,7 @@ def test_qmix_learns_two_step_team(tmp_path, with_state):
 
 def test_qmix_with_memory_learns_from_whole_episodes_by_priority(tmp_path):
     network = NetworkConfig(hidden_sizes=(32,), core="gru", core_size=16)
-    replay = ReplayConfig(8_192, 64, 1_024, samples_per_insert=15 * 64 / 512, priority_exponent=0.6)
+    replay = ReplayConfig(8_192, 64, 1_024, gradient_steps_per_env_step=15 / 512, priority_exponent=0.6)
     config = QMIXConfig(
         **(COMMON | {"replay": replay}), sequence_length=2, window_start="episode", importance_sampling_exponent=1.0
     )

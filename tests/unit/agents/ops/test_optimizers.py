@@ -121,7 +121,6 @@ def test_accumulate_takes_the_rate_of_the_present_update():
         ({"epsilon": 0.0}, "epsilon must be positive"),
         ({"weight_decay": -1.0}, "weight_decay must not be negative"),
         ({"decay": 1.0}, "decay must lie in"),
-        ({"momentum": 0.9}, "momentum is for 'laprop', 'rmsprop' and 'sgd'"),
         ({"accumulate": 0}, "accumulate must be at least 1"),
     ],
 )

@@ -108,7 +108,7 @@ def test_actions_of_several_parts_are_rejected():
 
 def test_a_probe_is_learned_from_labels(tmp_path):
     """The rewards of the probe would teach the opposite."""
-    replay = ReplayConfig(capacity=1000, batch_size=32, min_size=32, samples_per_insert=8.0)
+    replay = ReplayConfig(capacity=1000, batch_size=32, min_size=32, gradient_steps_per_env_step=0.25)
 
     def make(spec):
         plain = make_bc(BCConfig(replay, learning_rate=1e-2), spec, NETWORK)

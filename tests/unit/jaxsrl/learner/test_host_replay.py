@@ -17,7 +17,7 @@ from jaxsrl.replay.on_device import step_keys, with_device_replay
 from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 
-CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0)
+CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, gradient_steps_per_env_step=0.25)
 RUN_KEY = jax.random.key(4)
 FIRST, UPDATES = 5, 12
 
@@ -170,7 +170,9 @@ def test_samples_are_prepared_with_bounded_lag(devices, lag):
         seen = jnp.full_like(sample.trajectory.reward, extra["inner"][0])
         return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, extras={"seen": seen}))
 
-    replay = Replay(dataclasses.replace(CONFIG, samples_per_insert=6.0), sequence_length=2, transforms=(note_version,))
+    replay = Replay(
+        dataclasses.replace(CONFIG, gradient_steps_per_env_step=0.75), sequence_length=2, transforms=(note_version,)
+    )
     counting = make_counting(replay)
 
     def update(state, sample, key):

@@ -16,7 +16,7 @@ from jaxsrl.replay.state import ReplayExtra, state_shardings
 from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 
-CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=1.0)
+CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, gradient_steps_per_env_step=0.125)
 PRIORITIZED = dataclasses.replace(CONFIG, priority_exponent=0.6, priority_delay=2)
 
 
@@ -137,7 +137,9 @@ def test_first_priorities_are_those_of_whole_windows():
         seen.append((steps.is_first.shape, steps.reward.shape, steps.observation, steps.agent_state))
         return steps.reward[:3] + 0.5 * steps.reward[3 - 1 + 2 :][:3].sum(axis=0) * steps.valid[:3] + steps.is_first[:3]
 
-    config = dataclasses.replace(PRIORITIZED, priority_exponent=1.0, samples_per_insert=1e-3, capacity=1200)
+    config = dataclasses.replace(
+        PRIORITIZED, priority_exponent=1.0, gradient_steps_per_env_step=1 / 8000, capacity=1200
+    )
     stream = Stream(rows=4, steps=3)
     slots = [stream.slot() for _ in range(110)]
     state = run(config, slots, sequence_length=5, initial_priority=initial_priority)[-1][0]

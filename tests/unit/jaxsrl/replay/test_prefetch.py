@@ -20,7 +20,7 @@ from jaxsrl.replay.prefetch import PrefetchingSampler
 from tests.support.counting_agent import make_counting
 from tests.support.replay_model import Stream
 
-CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, samples_per_insert=2.0)
+CONFIG = ReplayConfig(capacity=120, batch_size=8, min_size=20, gradient_steps_per_env_step=0.25)
 PRIORITIZED = dataclasses.replace(CONFIG, priority_exponent=0.6)
 DELAYED = dataclasses.replace(PRIORITIZED, priority_delay=2)
 RUN_KEY = jax.random.key(1)
@@ -130,7 +130,7 @@ def test_updates_on_host_and_device_are_the_same_to_the_bit(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("updates", [2, 3, 9])  # no priority, one and two are on their way
 def test_a_run_goes_on_from_a_saved_buffer_wherever_it_was_kept(updates):
-    agent, slots = agent_of(dataclasses.replace(DELAYED, samples_per_insert=0.5)), slots_of(13)
+    agent, slots = agent_of(dataclasses.replace(DELAYED, gradient_steps_per_env_step=0.0625)), slots_of(13)
     whole = on_device(agent, slots)
     device = whole[updates - 1]
     (*_, state), buffer = on_host(agent, slots[:updates])

@@ -16,7 +16,7 @@ from tests.support.replay_model import Stream
 @pytest.mark.parametrize("exponent", [0.0, 0.6])
 def test_the_compiled_update_has_no_room_for_a_second_ring(exponent, devices):
     config = ReplayConfig(
-        capacity=400_000, batch_size=8, min_size=20, samples_per_insert=2.0, priority_exponent=exponent
+        capacity=400_000, batch_size=8, min_size=20, gradient_steps_per_env_step=0.25, priority_exponent=exponent
     )
     slot = jax.device_get(Stream(rows=4, steps=3, frames=2).slot())
     agent = with_finite_updates(with_device_replay(make_counting(Replay(config, sequence_length=2)), slot))

@@ -25,53 +25,53 @@ def all_steps(pace, count):
     return np.asarray(jax.lax.scan(step, init_pace_state(pace), None, count)[1])
 
 
-def formula(config, samples, env_steps):
-    return max(0, int((env_steps - config.min_size) * samples / config.batch_size))
+def formula(config, rate, env_steps):
+    return max(0, int((env_steps - config.min_size) * rate))
 
 
 @pytest.mark.parametrize(
-    ("samples", "exact"),
-    [(8.0, Fraction(8)), (0.1, Fraction(1, 10)), (1 / 3, Fraction(1, 3)), (0.25, Fraction(1, 4)), (317.7, Fraction(3177, 10))],
-)  # fmt: skip
-def test_steps_are_floor_of_the_formula(samples, exact):
-    config = ReplayConfig(batch_size=48, min_size=777, samples_per_insert=samples)
+    "exact",
+    [Fraction(1, 6), Fraction(1, 640), Fraction(1, 3), Fraction(1024, 300 * 1024), Fraction(3177, 480), Fraction(20)],
+)
+def test_steps_are_floor_of_the_formula(exact):
+    config = ReplayConfig(min_size=777, gradient_steps_per_env_step=float(exact))
     due = all_steps(make_pace(config, 60), 3000)
     assert np.cumsum(due).tolist() == [formula(config, exact, number * 60) for number in range(1, 3001)]
 
 
 @settings(deadline=None, max_examples=12)
 @given(
-    batch_size=st.integers(1, 4096),
     min_size=st.integers(1, 5000),
-    tenths=st.integers(1, 500),
+    steps=st.integers(1, 500),
+    per=st.integers(1, 40960),
     env_steps=st.integers(1, 4096),
 )
-def test_steps_are_floor_of_the_formula_for_any_sizes(batch_size, min_size, tenths, env_steps):
-    config = ReplayConfig(batch_size=batch_size, min_size=min_size, samples_per_insert=tenths / 10)
+def test_steps_are_floor_of_the_formula_for_any_sizes(min_size, steps, per, env_steps):
+    config = ReplayConfig(min_size=min_size, gradient_steps_per_env_step=steps / per)
     due = all_steps(make_pace(config, env_steps), 500)
-    assert np.cumsum(due).tolist() == [formula(config, Fraction(tenths, 10), n * env_steps) for n in range(1, 501)]
+    assert np.cumsum(due).tolist() == [formula(config, Fraction(steps, per), n * env_steps) for n in range(1, 501)]
 
 
 @settings(deadline=None, max_examples=12)
 @given(
-    batch_size=st.integers(1, 64),
     min_size=st.integers(1, 5000),
-    tenths=st.integers(1, 500),
+    steps=st.integers(1, 500),
+    per=st.integers(1, 640),
     env_steps=st.integers(1, 4096),
     gradient_steps=st.integers(1, 1000),
 )
-def test_updates_until_is_the_first_that_reaches_it(batch_size, min_size, tenths, env_steps, gradient_steps):
-    config = ReplayConfig(batch_size=batch_size, min_size=min_size, samples_per_insert=tenths / 10)
+def test_updates_until_is_the_first_that_reaches_it(min_size, steps, per, env_steps, gradient_steps):
+    config = ReplayConfig(min_size=min_size, gradient_steps_per_env_step=steps / per)
     updates = updates_until(config, env_steps, gradient_steps)
-    before, after = (formula(config, Fraction(tenths, 10), count * env_steps) for count in (updates - 1, updates))
+    before, after = (formula(config, Fraction(steps, per), count * env_steps) for count in (updates - 1, updates))
     assert before < gradient_steps <= after
 
 
 def test_ten_billion_env_steps_are_counted_exactly():
-    config = ReplayConfig(batch_size=997, min_size=1000, samples_per_insert=0.3)
+    config = ReplayConfig(min_size=1000, gradient_steps_per_env_step=3 / 9970)
     pace, env_steps = make_pace(config, 123_457), 123_457
     done = 10**10 // env_steps  # trajectories; their remainder is known without stepping through them
-    ratio = Fraction(3, 10) / 997
+    ratio = Fraction(3, 9970)
     left = int(((done * env_steps - 1000) * ratio % 1) * ratio.denominator)
     state = PaceState(*(jnp.asarray(value, jnp.int32) for value in (0, left, 0)))
     step = jax.jit(partial(steps_due, pace))
@@ -79,12 +79,12 @@ def test_ten_billion_env_steps_are_counted_exactly():
     for number in range(1, 20):
         due, state = step(state, True)
         total += int(due)
-        expected = formula(config, Fraction(3, 10), (done + number) * env_steps)
-        assert total == expected - formula(config, Fraction(3, 10), done * env_steps)
+        expected = formula(config, ratio, (done + number) * env_steps)
+        assert total == expected - formula(config, ratio, done * env_steps)
 
 
 def test_steps_that_find_nothing_to_draw_are_owed():
-    pace = make_pace(ReplayConfig(batch_size=4, min_size=8, samples_per_insert=2.0), 8)
+    pace = make_pace(ReplayConfig(min_size=8, gradient_steps_per_env_step=0.5), 8)
     state, done = init_pace_state(pace), []
     for can_draw in (True, True, False, False, True):
         due, state = steps_due(pace, state, jnp.asarray(can_draw))
@@ -93,17 +93,15 @@ def test_steps_that_find_nothing_to_draw_are_owed():
 
 
 def test_no_steps_and_too_many_are_refused():
-    with pytest.raises(UserError, match="never be a gradient step: got 1e-12 with replay.batch_size 256"):
-        make_pace(ReplayConfig(samples_per_insert=1e-12), 64)
-    with pytest.raises(
-        UserError, match="1000000000.0 are 4000000000 gradient steps for a trajectory of 1024 env steps"
-    ):
-        make_pace(ReplayConfig(samples_per_insert=1e9), 1024)
+    with pytest.raises(UserError, match="never be a gradient step: got 1e-12"):
+        make_pace(ReplayConfig(gradient_steps_per_env_step=1e-12), 64)
+    with pytest.raises(UserError, match="4000000.0 are 4096000000 gradient steps for a trajectory of 1024 env steps"):
+        make_pace(ReplayConfig(gradient_steps_per_env_step=4e6), 1024)
 
 
-@pytest.mark.parametrize(("samples", "env_steps"), [(0.3, 7), (317.7, 60), (8.0, 4096)])
-def test_a_buffer_on_the_host_counts_the_same_steps(samples, env_steps):
-    pace = make_pace(ReplayConfig(batch_size=48, min_size=777, samples_per_insert=samples), env_steps)
+@pytest.mark.parametrize(("rate", "env_steps"), [(1 / 160, 7), (317.7 / 48, 60), (1 / 6, 4096)])
+def test_a_buffer_on_the_host_counts_the_same_steps(rate, env_steps):
+    pace = make_pace(ReplayConfig(min_size=777, gradient_steps_per_env_step=rate), env_steps)
     host, device, step = HostPace(pace), init_pace_state(pace), jax.jit(partial(steps_due, pace))
     rng = np.random.default_rng(0)
     for number in range(300):

@@ -11,7 +11,7 @@ from jaxsrl.envs.registry import make_env
 from jaxsrl.training.stop_rules import stop_rules, with_gradient_budget
 from tests.support.run_configs import run_config
 
-REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=128, samples_per_insert=0.25)
+REPLAY = ReplayConfig(capacity=512, batch_size=8, min_size=128, gradient_steps_per_env_step=1 / 32)
 SIZES = {"num_envs": 16, "rollout_length": 4}
 """From the third update of 64 env steps on, each takes two gradient steps."""
 

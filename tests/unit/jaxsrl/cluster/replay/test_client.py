@@ -39,7 +39,7 @@ from tests.support.run_configs import run_config
 
 SPEC = EnvSpec("Frames", ArraySpec((3, 2), "float32", frames=3), DiscreteSpec(4))
 HOSTS, ROWS, STEPS = 2, 8, 4
-UNIFORM = ReplayConfig(capacity=160, batch_size=4, min_size=40, samples_per_insert=0.5)
+UNIFORM = ReplayConfig(capacity=160, batch_size=4, min_size=40, gradient_steps_per_env_step=0.125)
 PRIORITIZED = dataclasses.replace(UNIFORM, priority_exponent=0.6)
 DELAYED = dataclasses.replace(PRIORITIZED, priority_delay=2)
 RUN_KEY = jax.random.key(5)

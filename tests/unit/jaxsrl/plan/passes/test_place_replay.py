@@ -28,7 +28,9 @@ from tests.support.run_configs import run_config
 GIB = 1 << 30
 SPEC = EnvSpec("Vector", ArraySpec((5,), "float32"), DiscreteSpec(4))
 NODES = [Node("a", 4, memory_bytes=8 * GIB), Node("b", 4, memory_bytes=8 * GIB), Node("c", 1, memory_bytes=2 * GIB)]
-CONFIG = ReplayConfig(capacity=4096, batch_size=16, min_size=256, samples_per_insert=2.0, priority_exponent=0.6)
+CONFIG = ReplayConfig(
+    capacity=4096, batch_size=16, min_size=256, gradient_steps_per_env_step=0.125, priority_exponent=0.6
+)
 AGENT = make_counting(Replay(CONFIG, sequence_length=2))
 
 
