@@ -16,6 +16,7 @@ import optax
 
 from agents.api import Agent, Array, LearnerState, Metrics, Observation, Params, Progress, Trajectory
 from agents.networks.config import NetworkConfig
+from agents.networks.observation_scale import normalized_spec
 from agents.networks.phasic import Phasic, make_phasic
 from agents.ops import returns, validate
 from agents.ops.gradient_steps import init_progress, take_step
@@ -183,7 +184,8 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     rate = make_schedule(config.learning_rate_schedule, config.auxiliary_learning_rate, config.total_updates)
     rates = {"policy": schedules["learning_rate"], "auxiliary": rate}
     optimizers = {name: make_optimizer(config.optimizer, rate) for name, rate in rates.items()}
-    init_fn = partial(init, config, spec, phasic, optimizers)
+    seen = normalized_spec(spec) if config.normalization.observations else spec
+    init_fn = partial(init, config, seen, phasic, optimizers)
     update_fn = partial(update, config, phasic, optimizers, schedules)
     return make_on_policy_agent("ppg", config, spec, phasic.net, init_fn, update_fn, None)
 

@@ -3,6 +3,7 @@
 from agents.impala import IMPALAConfig
 from agents.networks.config import IMAGE_TORSOS
 from agents.networks.for_spec import network_for
+from agents.networks.observation_scale import normalized_leaves
 from agents.ops.schedules import ScheduleConfig
 from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.spec.specs import has_floats
@@ -15,7 +16,7 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
     spec = make_env(env).spec()
     network = network_for(spec, NetworkConfig(hidden_sizes=(64, 64)))
     has_images = network.torso in IMAGE_TORSOS
-    normalization = NormalizationConfig(observations=not has_images and has_floats(spec.observation), rewards=True)
+    normalization = NormalizationConfig(observations=bool(normalized_leaves(spec)), rewards=True)
     agent = IMPALAConfig(
         learning_rate=6e-4 if has_images else 2e-3,
         learning_rate_schedule=ScheduleConfig("linear"),

@@ -4,6 +4,7 @@ import dataclasses
 
 from agents.networks.config import IMAGE_TORSOS
 from agents.networks.for_spec import network_for
+from agents.networks.observation_scale import normalized_leaves
 from agents.ops.schedules import ScheduleConfig
 from agents.ppo import PPOConfig
 from agents.transforms.normalization import NormalizationConfig
@@ -19,22 +20,25 @@ def make_experiment(env: EnvConfig = EnvConfig("CartPole-v1")) -> Experiment:
     # With a deviation of 1 the bounds of actions would clip a third of all samples.
     sizes = NetworkConfig(hidden_sizes=(64, 64), initial_log_std=-0.5 if is_continuous else 0.0)
     network = network_for(spec, sizes)
+    normalization = NormalizationConfig(observations=bool(normalized_leaves(spec)), rewards=True)
     if network.torso in IMAGE_TORSOS:
-        agent, run = _image_settings(), RunConfig(num_envs=16, rollout_length=128, total_env_steps=10_000_000)
+        agent, run = (
+            _image_settings(normalization),
+            RunConfig(num_envs=16, rollout_length=128, total_env_steps=10_000_000),
+        )
     else:
-        normalization = NormalizationConfig(observations=has_floats(spec.observation), rewards=True)
         agent = _vector_settings(normalization, is_continuous)
         run = RunConfig(num_envs=32, rollout_length=64, total_env_steps=1_000_000)
     run = dataclasses.replace(run, max_policy_lag=0, eval=EvalConfig(final_episodes=20))
     return Experiment(env, agent, network, run)
 
 
-def _image_settings() -> PPOConfig:
+def _image_settings(normalization: NormalizationConfig) -> PPOConfig:
     return PPOConfig(
         learning_rate=2.5e-4,
         learning_rate_schedule=ScheduleConfig("linear"),
         clip_epsilon=0.1,
-        normalization=NormalizationConfig(rewards=True),
+        normalization=normalization,
     )
 
 

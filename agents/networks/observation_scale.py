@@ -5,14 +5,19 @@
 - Other floats keep their units.
 - Bools and categories are 0 and 1.
 
-Scaled values lie in [-1, 1]. The legal value nearest to 0 becomes 0, the one farthest from it 1 or -1.
+Scaled values lie in [-1, 1]. The legal value nearest to 0 becomes 0, the one farthest from it 1 or -1. Normalization by running
+statistics replaces the scale of all numbers apart from images and flags.
 """
+
+import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array
-from envpool_bridge.spec.specs import ArraySpec, LeafSpec
+from agents.networks.torsos.entity_sets import masks_of
+from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec
+from envpool_bridge.spec.tree import Path, items, unflatten
 
 _MOST_CHANNELS = 16  # of an image whose channels, or frames, are the first axis
 
@@ -44,7 +49,7 @@ def image_values(leaf: ArraySpec, image: Array) -> Array:
 def scaled(leaf: ArraySpec, x: Array) -> Array:
     """Returns values [..., *leaf] as scaled float32.
 
-    Floats at the place of integers stay, unless the leaf is an image.
+    Integers that are no image and arrive as floats were normalized by running statistics: they stay.
     """
     if is_image(leaf):
         return _within(*_extremes(leaf), x)
@@ -68,6 +73,27 @@ def _within(low: np.ndarray, high: np.ndarray, x: Array) -> Array:
     size = np.where(is_bounded, np.maximum(high - shift, shift - low), 1.0)
     moved = values - jnp.asarray(shift, jnp.float32) if shift.any() else values
     return moved / jnp.asarray(size, jnp.float32)
+
+
+def normalized_leaves(spec: EnvSpec) -> list[tuple[Path, ArraySpec]]:
+    """Returns (keys, spec) of the leaves that running statistics normalize: numbers that are no masks, flags or scaled images."""
+    leaves = list(items(spec.observation))
+    masks = {spec.action_mask or None, *masks_of(leaves).values()}
+    return [(path, leaf) for path, leaf in leaves if path not in masks and _is_normalized(leaf)]
+
+
+def normalized_spec(spec: EnvSpec) -> EnvSpec:
+    """Returns the spec of normalized observations: the `normalized_leaves` are float32."""
+    floats = {path: dataclasses.replace(leaf, dtype="float32") for path, leaf in normalized_leaves(spec)}
+    new = [floats.get(path, leaf) for path, leaf in items(spec.observation)]
+    return dataclasses.replace(spec, observation=unflatten(spec.observation, new))
+
+
+def _is_normalized(leaf: LeafSpec) -> bool:
+    if not isinstance(leaf, ArraySpec):
+        return False
+    is_flag = not leaf.dtype.startswith("float") and _extremes(leaf) == (0.0, 1.0)
+    return not is_flag and not (is_image(leaf) and is_bounded(leaf))
 
 
 def _axes(leaf: ArraySpec) -> tuple[int, tuple[int, ...], bool]:

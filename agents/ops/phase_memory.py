@@ -38,7 +38,7 @@ def init_phase_memory(
     """Returns a memory of zeros.
 
     Args:
-        spec: Specification of the environment.
+        spec: Specification of the environment, of observations as the policy phase sees them.
         num_trajectories: N.
         num_steps: T.
         num_rows: B.
@@ -73,7 +73,7 @@ def store_trajectory(
     is_recent = jnp.repeat((update > num_updates - num_trajectories) & (update <= num_updates), num_steps)
 
     def write(old: Array, new: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=0)
+        return jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=0)
 
     return PhaseMemory(
         observation=jax.tree.map(write, memory.observation, observation),

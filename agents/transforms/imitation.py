@@ -20,6 +20,7 @@ import optax
 from agents.api import Action, Agent, Array, LearnerState, Metrics, Observation, OptState, Params, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.critics import CriticEnsemble, make_critics
+from agents.networks.observation_scale import normalized_leaves
 from agents.ops import validate
 from agents.ops.action_scaling import continuous_actions
 from agents.ops.gradient_descent import descend
@@ -27,6 +28,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec, num_frames
+from envpool_bridge.spec.tree import items, lookup, unflatten
 
 Algorithm = Literal["gail", "airl"]
 RewardForm = Literal["positive", "signed"]
@@ -159,7 +161,7 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Step
 def make_discriminator(config: GAILConfig, spec: EnvSpec, expert: Steps | None) -> Discriminator:
     """Returns the discriminator; raises UserError as `with_imitation` does."""
     network = NetworkConfig(hidden_sizes=config.hidden_sizes, activation="tanh")
-    normalize = _normalizer(expert)
+    normalize = _normalizer(spec, expert)
     if config.algorithm == "airl":
         critics = make_critics(network, spec, num_actions=0, num_critics=2)
         logits = partial(_airl_logits, critics, normalize, config.discount)
@@ -203,8 +205,8 @@ def _action_vectors(spec: EnvSpec) -> tuple[int, Callable[[Action], Array]]:
     return actions.size, actions.to_unit
 
 
-def _normalizer(expert: Steps | None) -> Callable[[Observation], Observation]:
-    """Returns the function that shifts and scales float leaves to the expert's mean 0 and deviation 1."""
+def _normalizer(spec: EnvSpec, expert: Steps | None) -> Callable[[Observation], Observation]:
+    """Returns the function that shifts and scales the `normalized_leaves` to the expert's mean 0 and deviation 1."""
     if expert is None:
         return lambda observation: observation
 
@@ -213,15 +215,15 @@ def _normalizer(expert: Steps | None) -> Callable[[Observation], Observation]:
         mean, deviation = (np.asarray(moment(leaf, 0, np.float64)) for moment in (np.mean, np.std))
         return mean.astype(np.float32), np.maximum(deviation, _SMALLEST_DEVIATION).astype(np.float32)
 
-    moments = jax.tree.map(moments_of, expert[0])
+    moments = {path: moments_of(lookup(expert.observation, path)) for path, _ in normalized_leaves(spec)}
 
-    def scale(leaf: Array, mean_and_deviation: tuple[np.ndarray, np.ndarray]) -> Array:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            return leaf
-        mean, deviation = mean_and_deviation
-        return jnp.clip((leaf - mean) / deviation, -_LARGEST, _LARGEST)
+    def normalized(observation: Observation) -> Observation:
+        values = dict(items(observation))
+        for path, (mean, deviation) in moments.items():
+            values[path] = jnp.clip((values[path] - mean) / deviation, -_LARGEST, _LARGEST)
+        return unflatten(observation, list(values.values()))
 
-    return lambda observation: jax.tree.map(scale, observation, moments)
+    return normalized
 
 
 def init(agent: Agent, discriminator: Discriminator, key: Array) -> LearnerState:

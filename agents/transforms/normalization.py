@@ -34,12 +34,13 @@ from agents.api import (
     Trajectory,
     UpdateFn,
 )
+from agents.networks.observation_scale import normalized_leaves
 from agents.ops import validate
 from agents.ops.return_moments import ReturnBatch, ReturnMoments, init_returns, merge_returns, return_batch
 from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, init_moments, merge
 from agents.settings import Nested
 from envpool_bridge.errors import UserError
-from envpool_bridge.spec.specs import ArraySpec, EnvSpec
+from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import items, lookup, shown_path, unflatten
 
 _BATCH, _SKIPPED = "normalization/batch", "normalization/random_fraction"
@@ -53,7 +54,7 @@ class NormalizationConfig(Nested):
     `random_start` applies where observations are normalized.
 
     Attributes:
-        observations: Whether every element of every float leaf is shifted and scaled to mean 0 and deviation 1.
+        observations: Whether every element of the `normalized_leaves` is shifted and scaled to mean 0 and deviation 1.
         rewards: Whether rewards are divided by the deviation of the running discounted return.
         clip_observation: Largest absolute value after normalization, in deviations.
         clip_reward: Largest absolute value after scaling, in deviations of the return.
@@ -82,13 +83,12 @@ class Normalizer:
         self._random_start = config.observations and config.random_start
         self._leaves = {
             shown_path("observation", path): (path, leaf)
-            for path, leaf in items(spec.observation)
-            if config.observations and _is_normalized(spec, path, leaf)
+            for path, leaf in (normalized_leaves(spec) if config.observations else ())
         }
         if config.observations and not self._leaves:
             raise UserError(
-                f"{spec.env_id}: observations are to be normalized, but none of their leaves holds floats; use "
-                f"normalization.observations=False"
+                f"{spec.env_id}: observations are to be normalized, but their leaves are images, flags, masks or categories; "
+                f"use normalization.observations=False"
             )
 
     def init(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def with_normalization(agent: Agent, config: NormalizationConfig, spec: EnvSpec,
         discount: Discount of the running return, in [0, 1]: the agent's own.
 
     Raises:
-        UserError: Observations are to be normalized, and none of their leaves holds floats.
+        UserError: Observations are to be normalized, and have no numbers to normalize.
     """
     if not config.observations and not config.rewards:
         return agent
@@ -266,13 +266,3 @@ def _inner(state: Any) -> Any:
 def _outer(state: Any, statistics: dict[str, Any]) -> Any:
     """Returns a learner state, or progress, with the statistics: the inverse of `_inner`."""
     return dataclasses.replace(state, params={_AGENT: state.params, _STATISTICS: statistics})
-
-
-def has_floats(spec: EnvSpec) -> bool:
-    """Returns whether any leaf of the observation can be normalized."""
-    return any(_is_normalized(spec, path, leaf) for path, leaf in items(spec.observation))
-
-
-def _is_normalized(spec: EnvSpec, path: tuple[str | int, ...], leaf: Any) -> bool:
-    is_float = isinstance(leaf, ArraySpec) and leaf.dtype.startswith("float")
-    return is_float and not (spec.action_mask and path == spec.action_mask)

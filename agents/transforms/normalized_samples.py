@@ -19,14 +19,15 @@ from agents.api import (
     ReplayAgent,
     Sample,
 )
-from agents.transforms.normalization import NormalizationConfig, Normalizer, has_floats
+from agents.networks.observation_scale import normalized_leaves
+from agents.transforms.normalization import NormalizationConfig, Normalizer
 from envpool_bridge.spec.specs import EnvSpec
 
 _AGENT, _STATISTICS = "agent", "statistics"
 
 
 def with_normalized_samples(agent: ReplayAgent, spec: EnvSpec, is_on: bool, without: str = "") -> ReplayAgent:
-    """Returns the agent with every float leaf of its observations shifted and scaled to mean 0 and deviation 1.
+    """Returns the agent with the `normalized_leaves` of its observations shifted and scaled to mean 0 and deviation 1.
 
     Its parameters become `{"agent": ..., "statistics": ...}`; its optimizer's state and `extra` stay what they are. Before the
     first sample it acts on observations of zeros.
@@ -34,10 +35,10 @@ def with_normalized_samples(agent: ReplayAgent, spec: EnvSpec, is_on: bool, with
     Args:
         agent: Agent to wrap, without transforms of samples. It is returned unchanged where nothing is normalized.
         spec: Specification of the environment.
-        is_on: Whether to normalize. Observations without floats, such as images, never are.
+        is_on: Whether to normalize. Observations without numbers, such as images, never are.
         without: Name of an item of the observation that stays what it is.
     """
-    if not is_on or not has_floats(spec):
+    if not is_on or not normalized_leaves(spec):
         return agent
     normalizer = Normalizer(NormalizationConfig(observations=True), spec, discount=1.0)
 

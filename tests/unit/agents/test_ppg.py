@@ -20,6 +20,7 @@ from agents.ops.minibatches import shuffled_minibatches
 from agents.ops.phase_memory import PhaseMemory
 from agents.ops.policy_gradient import SurrogateCoefficients
 from agents.ops.schedules import ScheduleConfig
+from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, MultiDiscreteSpec
 from jaxsrl.config.serialization import from_json, to_json
@@ -322,19 +323,20 @@ def test_a_linear_schedule_ends_both_phases_at_zero():
     chex.assert_trees_all_equal(before.params, state.params)
 
 
-def test_the_memory_has_structure_and_types_of_the_observation():
-    spec = EnvSpec(
-        "robot", {"arm": (ArraySpec((2,), "float32"),), "camera": ArraySpec((3, 3, 1), "uint8"), "key": DiscreteSpec(4)},
-        DiscreteSpec(2),
-    )  # fmt: skip
-    kept = jax.eval_shape(ppg.make_ppg(CONFIG, spec, NETWORK).init, jax.random.key(0)).extra["memory"].observation
-    shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), kept, is_leaf=lambda x: hasattr(x, "dtype"))
-    lead = (2 * STEPS, ROWS)
-    assert shapes == {
-        "arm": (((*lead, 2), "float32"),),
-        "camera": ((*lead, 3, 3, 1), "uint8"),
-        "key": (lead, "int32"),
-    }
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_the_memory_has_structure_and_types_of_the_observation(is_normalized):
+    leaves = {"arm": (ArraySpec((2,), "float32"),), "camera": ArraySpec((3, 3, 1), "uint8"), "key": DiscreteSpec(4)}
+    spec = EnvSpec("robot", {**leaves, "counts": ArraySpec((2,), "int16")}, DiscreteSpec(2))
+    config = dataclasses.replace(CONFIG, normalization=NormalizationConfig(observations=is_normalized))
+    agent = ppg.make_ppg(config, spec, NETWORK)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    kept = state.extra["memory"].observation
+    dtypes = {"arm": ("float32",), "camera": "uint8", "key": "int32", "counts": "float32" if is_normalized else "int16"}
+    assert jax.tree.map(lambda leaf: str(leaf.dtype), kept) == dtypes
+    assert all(leaf.shape[:2] == (2 * STEPS, ROWS) for leaf in jax.tree.leaves(kept))
+    seen = jax.tree.map(lambda leaf: jnp.zeros((STEPS + 1, ROWS, *leaf.shape), leaf.dtype), spec.observation)
+    batch = dataclasses.replace(trajectory(), observation=seen)
+    assert jax.eval_shape(agent.update, state, batch, jax.random.key(0))[0].extra["memory"] == state.extra["memory"]
 
 
 def test_trajectories_of_another_size_are_rejected():

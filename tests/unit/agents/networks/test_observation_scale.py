@@ -7,10 +7,10 @@ import pytest
 from gymnasium import spaces
 
 from agents.networks.observation_inputs import make_inputs
-from agents.networks.observation_scale import image_shape, image_values, is_image, scaled
+from agents.networks.observation_scale import image_shape, image_values, is_image, normalized_leaves, scaled
 from agents.world_models.observations import make_observations
 from envpool_bridge.envs.io.spaces import spec_of_spaces
-from envpool_bridge.spec.specs import ArraySpec
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 INT32 = np.iinfo(np.int32)
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -115,7 +115,7 @@ def test_integers_of_vectors_are_scaled_by_their_bounds(space, value, expected):
     steps = make_inputs(spec, "mlp").encode(jnp.asarray([[value] * 3] * 2, spec.observation.dtype))
     np.testing.assert_allclose(steps, [expected] * 6, rtol=1e-6)
     if np.size(value):
-        floats = jnp.asarray([value], jnp.float32)
+        floats = jnp.asarray([value], jnp.float32)  # as normalization returns them
         np.testing.assert_array_equal(make_inputs(spec, "mlp").encode(floats), floats.reshape(1, -1))
 
 
@@ -139,3 +139,23 @@ def test_pixels_of_a_world_model_lie_between_0_and_1():
 def test_scaling_of_bytes_is_the_same_program_as_a_division():
     leaf, image = ArraySpec((24, 24, 3), "uint8"), jnp.arange(24 * 24 * 3, dtype=jnp.uint8).reshape(1, 24, 24, 3)
     np.testing.assert_array_equal(jax.jit(lambda x: image_values(leaf, x))(image), image.astype(jnp.float32) / 255.0)
+
+
+def test_running_statistics_normalize_numbers_alone():
+    numbers = {
+        "counts": ArraySpec((3,), "int32", 0, 10_000),
+        "ram": ArraySpec((3,), "uint8"),
+        "speed": ArraySpec((3,), "float32", -1.0, 1.0),
+        "units": ArraySpec((4, 2), "float32"),
+        "volume": ArraySpec((3, 3, 3), "float32"),
+    }
+    others = {
+        "action_mask": ArraySpec((2,), "int8", 0, 1),
+        "board": ArraySpec((3, 3, 2), "int8", 0, 1),
+        "camera": ArraySpec((24, 24, 3), "float32", 0.0, 255.0),
+        "flags": ArraySpec((3,), "int8", 0, 1),
+        "kind": DiscreteSpec(3),
+        "units_mask": ArraySpec((4,), "int32"),
+    }
+    spec = EnvSpec("e", {**numbers, **others}, DiscreteSpec(2), action_mask=("action_mask",))
+    assert {path[0] for path, _ in normalized_leaves(spec)} == set(numbers)

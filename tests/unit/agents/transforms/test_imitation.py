@@ -238,6 +238,8 @@ def test_what_cannot_imitate_is_rejected():
 
 def test_demonstrations_of_millions_of_steps_are_normalized():
     observation = 1000.0 + np.random.default_rng(0).normal(size=(500_000, 2)).astype(np.float32)
-    normalized = np.asarray(_normalizer((observation, None))(observation[:100_000]), np.float64)
+    spec = dataclasses.replace(SPEC, observation=ArraySpec((2,), "float32"))
+    expert = Steps(observation, observation, observation, observation)
+    normalized = np.asarray(_normalizer(spec, expert)(observation[:100_000]), np.float64)
     np.testing.assert_allclose(np.mean(normalized, 0), 0.0, atol=0.02)
     np.testing.assert_allclose(np.std(normalized, 0), 1.0, atol=0.02)

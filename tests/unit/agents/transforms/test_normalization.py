@@ -24,7 +24,7 @@ from jaxsrl.learner.parameter_server.async_server import ParameterServer
 from jaxsrl.learner.parameter_server.synchronous import SynchronousUpdate
 
 OBSERVATION = {
-    "image": ArraySpec((2,), "uint8"),
+    "image": ArraySpec((2, 1, 1), "uint8"),
     "legal": ArraySpec((3,), "float32"),
     "place": (ArraySpec((3,), "float32"),),
 }
@@ -46,7 +46,7 @@ def trajectory(seed) -> Trajectory:
     ended &= valid
     return Trajectory(
         observation={
-            "image": rng.integers(0, 255, (STEPS + 1, ROWS, 2)).astype(np.uint8),
+            "image": rng.integers(0, 255, (STEPS + 1, ROWS, 2, 1, 1)).astype(np.uint8),
             "legal": np.ones((STEPS + 1, ROWS, 3), np.float32),
             "place": (rng.normal((50.0, 0.0, -3.0), (5.0, 1e-3, 1.0), (STEPS + 1, ROWS, 3)).astype(np.float32),),
         },
@@ -238,19 +238,19 @@ def test_observations_and_rewards_normalize_separately(which):
     assert list(state.params["statistics"]) == ([PLACE] if which == "observations" else ["return"])
     place = np.full((1, 3), 7.0, np.float32)
     plain = ppo.make_ppo(PLAIN, SPEC, NETWORK)
-    observation = {"image": jnp.zeros((1, 2)), "legal": jnp.ones((1, 3)), "place": (place,)}
+    observation = {"image": jnp.zeros((1, 2, 1, 1)), "legal": jnp.ones((1, 3)), "place": (place,)}
     keys = jax.random.split(KEY, 1)
     got = agent.act(state.params, observation, (), None, keys, Mode.SAMPLE)[1]["behavior_log_prob"]
     raw = plain.act(state.params["agent"], observation, (), None, keys, Mode.SAMPLE)[1]["behavior_log_prob"]
     assert bool((got == raw).all()) == (which == "rewards")
 
 
-def test_one_array_is_normalized_and_no_floats_are_rejected():
+def test_one_array_is_normalized_and_no_numbers_are_rejected():
     spec = EnvSpec("walker", ArraySpec((3,), "float32"), DiscreteSpec(2))
     params = jax.eval_shape(ppo.make_ppo(BOTH, spec, NETWORK).init, KEY).params
     assert params["statistics"]["observation"].mean.shape == (2, 3)
     images = EnvSpec("atari", ArraySpec((4, 36, 36), "uint8"), DiscreteSpec(2))
-    with pytest.raises(UserError, match="atari: observations are to be normalized, but none of their leaves holds fl"):
+    with pytest.raises(UserError, match="atari: observations are to be normalized, but their leaves are images"):
         ppo.make_ppo(BOTH, images, NETWORK)
 
 

@@ -19,7 +19,7 @@ from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 N, KEY = 64, jax.random.key(3)
 SPEC = EnvSpec(
     "test",
-    {"image": ArraySpec((2, 2), "uint8"), "speed": ArraySpec((3,), "float32")},
+    {"counts": ArraySpec((2,), "int16"), "image": ArraySpec((2, 2, 1), "uint8"), "speed": ArraySpec((3,), "float32")},
     ArraySpec((2,), "float32", -1, 1),
 )
 DISCRETE = dataclasses.replace(SPEC, action=DiscreteSpec(3))
@@ -37,7 +37,8 @@ AGENTS = {
 def sample_of(seed, spec=SPEC):
     random = np.random.default_rng(seed)
     observation = {
-        "image": random.integers(0, 255, (2, N, 2, 2)).astype(np.uint8),
+        "counts": random.integers(0, 9, (2, N, 2)).astype(np.int16),
+        "image": random.integers(0, 255, (2, N, 2, 2, 1)).astype(np.uint8),
         "speed": (random.normal(size=(2, N, 3)) * [1.0, 20.0, 0.01] + [5.0, -3.0, 0.1]).astype(np.float32),
     }
     steps = Trajectory(
@@ -65,9 +66,11 @@ def agent_of(is_on, name="sac"):
 
 def normalized(sample, samples):
     """The sample with the statistics of `samples`, by numpy."""
-    used = np.concatenate([each.trajectory.observation["speed"][0][each.trajectory.valid[0]] for each in samples])
-    speed = (sample.trajectory.observation["speed"] - used.mean(0)) / np.sqrt(used.var(0) + 1e-8)
-    observation = {**sample.trajectory.observation, "speed": np.clip(speed, -10, 10).astype(np.float32)}
+    observation = dict(sample.trajectory.observation)
+    for name in ("counts", "speed"):
+        used = np.concatenate([each.trajectory.observation[name][0][each.trajectory.valid[0]] for each in samples])
+        unit = (observation[name] - used.mean(0, np.float64)) / np.sqrt(used.var(0, np.float64) + 1e-8)
+        observation[name] = np.clip(unit, -10, 10).astype(np.float32)
     return dataclasses.replace(sample, trajectory=dataclasses.replace(sample.trajectory, observation=observation))
 
 
