@@ -8,6 +8,7 @@ import dataclasses
 import jax
 
 from agents.api import Agent, Array, Metrics, OnPolicy, Params, Trajectory
+from agents.binding import keeps_binding
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.ops import returns, validate
@@ -36,6 +37,7 @@ class A2CConfig(PolicyGradientConfig):
         validate.fraction(self, "gae_lambda")
 
 
+@keeps_binding
 def make_a2c(config: A2CConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """Returns A2C for this environment and network; raises UserError where they do not fit."""
     agent = make_policy_gradient_agent("a2c", config, spec, network, loss)

@@ -27,6 +27,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.distributions import mask_logits
 from agents.networks.game import MASK, GameNetwork, make_game_network
@@ -108,6 +109,7 @@ class AlphaZero(NamedTuple):
     learning_rate: optax.Schedule
 
 
+@keeps_binding
 def make_alphazero(config: AlphaZeroConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns an AlphaZero agent, which plays both sides.
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
+from agents.binding import Binding
 from agents.settings import Nested
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec
@@ -352,7 +353,7 @@ class Agent(NamedTuple):
     `bind_replay` is for several policies of which some learn from replay, and None otherwise. It is called once with
     (with_buffer, shapes of a batch) and returns the agent that can update: `with_buffer(agent, shapes of its own batch)` makes an
     Agent of each ReplayAgent in it. `log_prob` is None for policies with memory, and where the agent does not offer it. `advantage`
-    is None where the agent does not offer it.
+    is None where the agent does not offer it. `binding` is None for agents whose constructor does not keep it.
     """
 
     name: str
@@ -367,13 +368,14 @@ class Agent(NamedTuple):
     bind_replay: Callable[[Any, Trajectory], Any] | None = None
     log_prob: LogProbFn | None = None
     advantage: AdvantageFn | None = None
+    binding: Binding | None = None
 
 
 class ReplayAgent(NamedTuple):
     """An algorithm that learns from samples of a replay buffer, bound as an `Agent` is.
 
     `jaxsrl.replay` makes an Agent of it, whose update inserts a trajectory, draws, and takes as many gradient steps as are due.
-    `predict_observations` is for evaluation; None if the agent does not offer it.
+    `predict_observations` is for evaluation; None if the agent does not offer it. `binding` is that of an `Agent`.
     """
 
     name: str
@@ -384,6 +386,7 @@ class ReplayAgent(NamedTuple):
     extras: Mapping[str, ArraySpec]
     data: Replay
     predict_observations: PredictObservationsFn | None = None
+    binding: Binding | None = None
 
 
 AnyAgent = Agent | ReplayAgent

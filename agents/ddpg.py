@@ -7,6 +7,7 @@ have no noise. `docs/algorithms/ddpg.md` lists every deviation.
 import dataclasses
 
 from agents.api import ReplayAgent, ReplayConfig
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.ops.optimizers import OptimizerConfig
 from agents.ops.schedules import CONSTANT, ScheduleConfig
@@ -60,6 +61,7 @@ def td3_config(config: DDPGConfig) -> TD3Config:
     return TD3Config(**fields, num_critics=1, policy_delay=1, target_noise=0.0)
 
 
+@keeps_binding
 def make_ddpg(config: DDPGConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a DDPG agent; raises UserError where configuration, environment and network do not fit."""
     return make_td3(td3_config(config), spec, network, name="ddpg")

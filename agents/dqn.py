@@ -27,6 +27,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.q_network import QNetwork, QOptions, make_q_network
 from agents.ops import validate
@@ -157,6 +158,7 @@ class DQN(NamedTuple):
     beta: Schedule
 
 
+@keeps_binding
 def make_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a DQN agent.
 

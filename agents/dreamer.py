@@ -28,6 +28,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, is_own_torso
 from agents.ops import validate
 from agents.ops.gradient_descent import descend
@@ -197,12 +198,12 @@ class Imagined(NamedTuple):
     weight: Array
 
 
+@keeps_binding
 def make_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a Dreamer agent. Of `network` it uses only `dtype`: `config.model` has the sizes.
 
     Raises:
-        UserError: The network is recurrent or has a torso of its own, the actions are unbounded, masked or of both kinds, or a
-            schedule needs the number of updates.
+        UserError: The network has memory or its own torso, actions are unbounded, masked or mixed, or a schedule lacks its end.
     """
     dreamer = build_dreamer(config, spec, network)
     return ReplayAgent(

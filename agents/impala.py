@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, Array, Metrics, Params, Trajectory
+from agents.binding import keeps_binding
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.ops import returns
@@ -35,6 +36,7 @@ class IMPALAConfig(PolicyGradientConfig):
     vtrace: VTraceConfig = dataclasses.field(default_factory=VTraceConfig)
 
 
+@keeps_binding
 def make_impala(config: IMPALAConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """Returns IMPALA for this environment and network; raises UserError where they do not fit."""
     return make_policy_gradient_agent("impala", config, spec, network, loss)

@@ -27,6 +27,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.consistency import ConsistencyNetwork, make_consistency_network, unrolled_consistency
 from agents.networks.model_search import SearchFn, make_search, recorded_search, search_again
@@ -142,6 +143,7 @@ class MuZero(NamedTuple):
     beta: Schedule
 
 
+@keeps_binding
 def make_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a MuZero agent.
 

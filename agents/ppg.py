@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.api import Agent, Array, LearnerState, Metrics, Observation, Params, Progress, Trajectory
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.observation_scale import normalized_spec
 from agents.networks.phasic import Phasic, make_phasic
@@ -162,6 +163,7 @@ class AuxiliaryBatch:
     weight: Array
 
 
+@keeps_binding
 def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     """Returns PPG for this environment and network.
 

@@ -11,7 +11,18 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from agents.api import Agent, Array, GradientSteps, LearnerState, Metrics, Params, Progress, Summary, Trajectory
+from agents.api import (
+    Agent,
+    Array,
+    GradientSteps,
+    LearnerState,
+    Metrics,
+    Params,
+    Progress,
+    Summary,
+    Trajectory,
+)
+from agents.binding import keeps_binding
 from agents.networks import chunked_unroll
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
@@ -161,6 +172,7 @@ class PPOConfig:
         return self.num_epochs * self.num_minibatches
 
 
+@keeps_binding
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """Returns PPO with this network, or your own (`memoryless_network`); raises UserError where it does not fit the environment."""
     net = bound_network(network, spec)

@@ -24,6 +24,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.dqn import DQN, DQNConfig, actor_td_errors, apply_gradient, bind_dqn, build_dqn, n_step_returns
 from agents.networks.config import NetworkConfig
 from agents.ops import validate
@@ -94,6 +95,7 @@ class R2D2Config(DQNConfig):
         return self.burn_in + self.sequence_length + self.n_step
 
 
+@keeps_binding
 def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns an R2D2 agent.
 

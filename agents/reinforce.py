@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Agent, Array, Metrics, OnPolicy, Params, Trajectory
+from agents.binding import keeps_binding
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.ops import returns
@@ -41,6 +42,7 @@ class REINFORCEConfig(PolicyGradientConfig):
     bootstrap: bool = False
 
 
+@keeps_binding
 def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """Returns REINFORCE for this environment and network; raises UserError where they do not fit."""
     if not (config.baseline or config.bootstrap):

@@ -26,6 +26,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.continuous_actors import SquashedActor, make_squashed_actor, squash
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
@@ -151,6 +152,7 @@ class SAC(NamedTuple):
     rates: Schedules
 
 
+@keeps_binding
 def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a SAC agent; raises UserError where configuration, environment and network do not fit."""
     agent = bind_sac(build_sac(config, spec, network))

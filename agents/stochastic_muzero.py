@@ -27,6 +27,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.search_actions import SearchActions, absorbing_actions, make_search_actions
 from agents.networks.stochastic_muzero import StochasticMuZeroNetwork, make_stochastic_muzero_network
@@ -125,6 +126,7 @@ class StochasticMuZero(NamedTuple):
     beta: Schedule
 
 
+@keeps_binding
 def make_stochastic_muzero(config: StochasticMuZeroConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a Stochastic MuZero agent.
 

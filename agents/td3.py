@@ -26,6 +26,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.continuous_actors import DeterministicActor, make_deterministic_actor
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
@@ -147,6 +148,7 @@ class TD3(NamedTuple):
     rates: Schedules
 
 
+@keeps_binding
 def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str = "td3") -> ReplayAgent:
     """Returns a TD3 agent.
 

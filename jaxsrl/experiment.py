@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from agents.api import AnyAgent
-from agents.catalog import AGENTS, find_make_agent
+from agents.catalog import AGENTS, find_algorithm, find_make_agent
 from agents.networks.config import NetworkConfig
 from agents.transforms.level_replay import with_level_replay
 from envpool_bridge.envs.config import EnvConfig
@@ -24,14 +24,9 @@ from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import from_json
 from jaxsrl.config.without_effect import validate_effect
-from jaxsrl.envs.registry import make_env
+from jaxsrl.envs.registry import made_from, make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport
-from jaxsrl.evaluation.final_evaluation import (
-    format_returns,
-    play_final_evaluation,
-    read_same_evaluation,
-    write_final_evaluation,
-)
+from jaxsrl.evaluation.final_evaluation import evaluate_final, format_returns
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
@@ -130,8 +125,10 @@ class Experiment:
             if done.stopped_by:
                 show(f"{done.directory}: stopped by {done.stopped_by} at {done.env_steps:,} env steps; it resumes")
             elif config.eval.final_episodes:
-                report = _evaluate(report, agent, config, evaluation_source(config, source, self.env), show)
-                show(f"{done.directory}: {format_returns(report.evaluation)}")
+                evaluated = evaluation_source(config, source, self.env)
+                evaluation = evaluate_final(done, agent, config, evaluated, show)
+                report = dataclasses.replace(report, evaluation=evaluation)
+                show(f"{done.directory}: {format_returns(evaluation)}")
             reports.append(report)
         return reports
 
@@ -154,7 +151,7 @@ def train(
         agent: from `make_<algorithm>`.
         env: id or configuration of an environment, or a function that makes one.
         config: of the run.
-        experiment: the value saved with every checkpoint, from which `load_agent` can make the agent again.
+        experiment: the value saved with every checkpoint; None for what the agent and the environment were made from.
         spec: of the environment, if already known.
         quiet: no output on the terminal.
         callbacks: called while the run trains; see `jaxsrl.Callback`.
@@ -167,6 +164,7 @@ def train(
     show: Callable[[str], None] = (lambda line: None) if quiet else print
     _split_host(config)
     source = make_env(env)
+    experiment = bound_experiment(agent, made_from(source), config) if experiment is None else experiment
     options: dict[str, Any] = {"experiment": experiment, "spec": spec, "quiet": quiet, "callbacks": callbacks}
     done = run_plan.run(make_plan(config, agent=agent), agent, source, config, **options)
     report = TrainReport(**vars(done))
@@ -183,10 +181,26 @@ def train(
         show(f"trained {trained:,} {unit} in {done.seconds:.1f} s ({trained / done.seconds:,.0f} {unit}/s){after}")
     if config.eval.final_episodes:
         evaluated = evaluation_source(config, source, getattr(experiment, "env", env))
-        report = _evaluate(report, agent, config, evaluated, show)
-        show(format_returns(report.evaluation))
+        evaluation = evaluate_final(done, agent, config, evaluated, show)
+        report = dataclasses.replace(report, evaluation=evaluation)
+        show(format_returns(evaluation))
     show(_files_message(done.directory, config))
     return report
+
+
+def bound_experiment(agent: AnyAgent, env: EnvConfig | AnyEnv, run: RunConfig) -> Experiment:
+    """Returns the experiment of an agent that was made in Python; its `make_agent` contains an agent with replaced parts."""
+    binding = agent.binding
+    config, network = (None, None) if binding is None else (binding.config, binding.network)
+    if binding is None or not binding.describes(agent):
+        return Experiment(env, config, network, run, make_agent=partial(_composed_agent, agent))
+    is_listed = find_algorithm(config) is not None and find_make_agent(config) is binding.make
+    return Experiment(env, config, network, run, make_agent=None if is_listed else binding.make)
+
+
+def _composed_agent(agent: AnyAgent, *arguments: Any) -> AnyAgent:
+    del arguments
+    return agent
 
 
 def _split_host(config: RunConfig, communicate: bool = True) -> None:
@@ -197,22 +211,6 @@ def _split_host(config: RunConfig, communicate: bool = True) -> None:
     """
     if config.machine.num_cpu_devices and not config.distributed.is_on:
         set_num_cpu_devices(config.machine.num_cpu_devices, communicate)
-
-
-def _evaluate(
-    report: TrainReport, agent: AnyAgent, config: RunConfig, source: EnvSource, show: Callable[[str], None]
-) -> TrainReport:
-    """Returns the report of a run with the evaluation of its final parameters, which eval.json holds too.
-
-    That of a run which was complete is read from there.
-    """
-    path, update = report.directory / "eval.json", report.num_updates
-    evaluation = None if report.seconds else read_same_evaluation(path, update, config)
-    if evaluation is None:
-        path.unlink(missing_ok=True)  # of other parameters, which a killed evaluation would leave here
-        evaluation = play_final_evaluation(agent, report.state.params, source, config, report.directory, show)
-        write_final_evaluation(path, update, evaluation, config)
-    return dataclasses.replace(report, evaluation=evaluation)
 
 
 def _files_message(directory: Path, config: RunConfig) -> str:

@@ -12,6 +12,7 @@ from agents.api import Agent, AnyAgent
 from agents.catalog import find_algorithm
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.fingerprint import fingerprint
 from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
@@ -32,6 +33,7 @@ from jaxsrl.learner.learning_agent import kept_bytes, learning_agent
 from jaxsrl.learner.mesh import LearnerMesh
 from jaxsrl.machine.cpu_latency import disable_cpu_idle
 from jaxsrl.machine.program_cache import enable_program_cache
+from jaxsrl.machine.provenance import read_versions
 from jaxsrl.machine.resources import Resources
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.passes.replay import replays_on_host
@@ -61,10 +63,13 @@ from jaxsrl.training.stop_rules import stop_rules, with_gradient_budget
 from jaxsrl.training.train import TrainingLoop
 from jaxsrl.training.trainable import Trainable
 
+_PARTS = ("agent", "network", "make_agent")
+"""Fields of an Experiment that may contain functions."""
 
-def run_name(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> str:
-    """Returns the name of the run directory."""
-    return config.name or f"{agent.name}_{spec.env_id.replace('/', '-')}_seed{config.seed}"
+
+def run_path(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> Path:
+    """Returns the run directory."""
+    return Path(config.directory) / (config.name or f"{agent.name}_{spec.env_id.replace('/', '-')}_seed{config.seed}")
 
 
 def run(
@@ -101,8 +106,8 @@ def run(
     callbacks = [*make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
     spec = spec or source.spec()
     plan = add_agent_fragments(plan, agent, config.replay)
-    identity = make_identity(agent, experiment, config, spec)
-    path = Path(config.directory) / run_name(config, agent, spec)
+    identity = make_identity(agent, experiment, config, spec, source)
+    path = run_path(config, agent, spec)
     with contextlib.ExitStack() as held:
         if config.machine.disable_cpu_idle:
             held.enter_context(disable_cpu_idle())
@@ -115,7 +120,7 @@ def run(
         check_run(plan := placement.plan, agent, source, spec, placement.resources)
         check_options(config, plan, agent, source, spec)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
-        coordinator.validate_identity({**identity, "plan": plan_to_json(plan), "jax": jax.__version__})
+        coordinator.validate_identity({**identity, "plan": plan_to_json(plan), **read_versions()})
         with open_directory(path, experiment, config, coordinator.is_main) as directory:
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
@@ -167,12 +172,19 @@ def open_directory(path: Path, experiment: Any, config: RunConfig, is_main: bool
     return RunDirectory(path, experiment or {"run": config}) if is_main else NullRunDirectory(path)
 
 
-def make_identity(agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec) -> dict[str, Any]:
-    """Returns the metadata of checkpoints."""
+def make_identity(
+    agent: AnyAgent, experiment: Any, config: RunConfig, spec: EnvSpec, source: EnvSource
+) -> dict[str, Any]:
+    """Returns the metadata of checkpoints: the configuration, and hashes of the code and values that it does not contain."""
     saved = to_json(experiment) if experiment is not None else {"run": to_json(config)}
+    parts = {"agent": agent} if experiment is None else {name: getattr(experiment, name, None) for name in _PARTS}
+    parts = {name: part for name, part in parts.items() if part is not None}
+    described = [name for name, part in parts.items() if dataclasses.is_dataclass(part) and name != "make_agent"]
+    described += ["env"] if isinstance(getattr(experiment, "env", None), EnvConfig) else []
+    code = fingerprint({**parts, "env": source}, described, saved)
     algorithm = find_algorithm(getattr(experiment, "agent", None))
     named = {"agent_name": agent.name} | ({"algorithm": algorithm} if algorithm else {})
-    return {**named, "experiment": saved, "env_spec": spec_to_dict(spec)}
+    return {**named, "experiment": saved, "env_spec": spec_to_dict(spec), "code": code}
 
 
 def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: Any) -> list[Callback]:

@@ -28,6 +28,7 @@ from agents.api import (
     Summary,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.coma import ComaNetworks, make_coma_networks, team_view
 from agents.networks.config import NetworkConfig
 from agents.ops import returns, validate
@@ -124,6 +125,7 @@ class Batch:
     weight: Array
 
 
+@keeps_binding
 def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     """Returns COMA for this environment and network.
 

@@ -26,6 +26,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.maddpg import MaddpgNetworks, joint_actions, make_maddpg_networks, with_own
 from agents.networks.team_actions import TeamActions, make_team_actions
@@ -151,6 +152,7 @@ class MADDPG(NamedTuple):
     rates: Schedules
 
 
+@keeps_binding
 def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a MADDPG agent; raises UserError where configuration, environment and network do not fit."""
     validate_plain_network("MADDPG", network)

@@ -28,6 +28,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.mixer import Mixer, make_monotone_mixer
 from agents.networks.team_values import TeamValues, make_team_values
@@ -164,6 +165,7 @@ class TeamQ(NamedTuple):
     beta: Schedule
 
 
+@keeps_binding
 def make_qmix(config: QMIXConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a QMIX agent; raises UserError where configuration, environment and network do not fit."""
     return make_team_q("qmix", config, spec, network, make_monotone_mixer(network, spec, config.mixing_size))

@@ -25,6 +25,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.policy import Policy, make_policy
 from agents.ops import validate
@@ -77,6 +78,7 @@ class BC(NamedTuple):
     rates: Schedules
 
 
+@keeps_binding
 def make_bc(config: BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a BC agent, for actions of any kind; raises UserError where configuration, environment and network do not fit."""
     validate_plain_network("BC", network)

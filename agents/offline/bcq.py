@@ -24,6 +24,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
+from agents.binding import keeps_binding
 from agents.networks.action_generator import (
     LATENT_RANGE,
     ActionGenerator,
@@ -135,6 +136,7 @@ class BCQ(NamedTuple):
     rates: Schedules
 
 
+@keeps_binding
 def make_bcq(config: BCQConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a BCQ agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     bcq = build_bcq(config, spec, network)

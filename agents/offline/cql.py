@@ -10,7 +10,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array, LearnerState, Metrics, Observation, Params, ReplayAgent, ReplayConfig, Sample
+from agents.api import (
+    Array,
+    LearnerState,
+    Metrics,
+    Observation,
+    Params,
+    ReplayAgent,
+    ReplayConfig,
+    Sample,
+)
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.critics import critic_loss
 from agents.ops import validate
@@ -65,6 +75,7 @@ class CQL(NamedTuple):
     sac: SAC
 
 
+@keeps_binding
 def make_cql(config: CQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a CQL agent, for continuous actions; raises UserError as `make_sac` does."""
     cql = CQL(config, build_sac(config, spec, network))

@@ -28,6 +28,7 @@ from agents.api import (
     Sample,
     Trajectory,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.decision_transformer import Sequence, SequenceNetwork, TransformerSizes, make_sequence_network
 from agents.networks.sequence_actions import SequenceActions, sequence_actions
@@ -111,6 +112,7 @@ class DecisionTransformer(NamedTuple):
     rates: Schedules
 
 
+@keeps_binding
 def make_decision_transformer(config: DecisionTransformerConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a Decision Transformer, for continuous actions or one discrete.
 

@@ -10,7 +10,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array, LearnerState, Metrics, Observation, Params, ReplayAgent, ReplayConfig, Sample
+from agents.api import (
+    Array,
+    LearnerState,
+    Metrics,
+    Observation,
+    Params,
+    ReplayAgent,
+    ReplayConfig,
+    Sample,
+)
+from agents.binding import keeps_binding
 from agents.dqn import DQN, DQNConfig, apply_gradient, bind_dqn, build_dqn, loss, n_step_returns, validate_memoryless
 from agents.networks.config import NetworkConfig
 from agents.networks.distributions.masking import mask_logits
@@ -63,6 +73,7 @@ class DiscreteBCQ(NamedTuple):
     behavior: QNetwork
 
 
+@keeps_binding
 def make_discrete_bcq(config: DiscreteBCQConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a BCQ agent for discrete actions; raises UserError as `make_dqn` does."""
     bcq = build_discrete_bcq(config, spec, network)

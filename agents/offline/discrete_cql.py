@@ -9,6 +9,7 @@ from functools import partial
 import jax
 
 from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample
+from agents.binding import keeps_binding
 from agents.dqn import DQN, DQNConfig, apply_gradient, bind_dqn, build_dqn, loss, n_step_returns, validate_memoryless
 from agents.networks.config import NetworkConfig
 from agents.networks.distributions.masking import mask_logits
@@ -41,6 +42,7 @@ class DiscreteCQLConfig(DQNConfig):
         validate.not_negative(self, "conservative_weight")
 
 
+@keeps_binding
 def make_discrete_cql(config: DiscreteCQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a CQL agent for discrete actions; raises UserError as `make_dqn` does."""
     validate_memoryless(network)

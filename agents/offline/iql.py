@@ -24,6 +24,7 @@ from agents.api import (
     ReplayConfig,
     Sample,
 )
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.networks.gaussian_actor import GaussianActor, make_gaussian_actor
@@ -128,6 +129,7 @@ class IQL(NamedTuple):
     rates: Schedules
 
 
+@keeps_binding
 def make_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns an IQL agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     iql = build_iql(config, spec, network)

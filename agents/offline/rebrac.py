@@ -9,7 +9,17 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample, Trajectory
+from agents.api import (
+    Array,
+    LearnerState,
+    Metrics,
+    Params,
+    ReplayAgent,
+    ReplayConfig,
+    Sample,
+    Trajectory,
+)
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.critics import make_critics
 from agents.ops import validate
@@ -43,6 +53,7 @@ class ReBRACConfig(TD3Config):
         validate.not_negative(self, "actor_penalty", "critic_penalty")
 
 
+@keeps_binding
 def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a ReBRAC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     td3 = build_rebrac(config, spec, network)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample
+from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.ops import validate
 from agents.ops.importance_weights import importance_weights
@@ -38,6 +39,7 @@ class TD3BCConfig(TD3Config):
         validate.not_negative(self, "value_weight")
 
 
+@keeps_binding
 def make_td3_bc(config: TD3BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a TD3+BC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
     td3 = build_td3(config, spec, network, "td3_bc")

@@ -1,12 +1,16 @@
 """Names of functions, for messages and saved configurations."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Returns a function's name as "module:qualname", the same in every process; for a partial, with its plain arguments.
+    """Returns a function's name as "module:qualname"; for a partial, with its plain arguments.
+
+    The module of the main program is that of its file, by which another process imports it.
 
     Examples:
         >>> function_name(partial(int, "7", base=8))
@@ -16,7 +20,12 @@ def function_name(function: Callable[..., Any]) -> str:
         named = [f"{name}={_plain(value)}" for name, value in function.keywords.items()]
         return f"{function_name(function.func)}({', '.join([*map(_plain, function.args), *named])})"
     named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}:{named.__qualname__}"
+    return f"{_module_name(named.__module__)}:{named.__qualname__}"
+
+
+def _module_name(name: str) -> str:
+    file = getattr(sys.modules.get(name), "__file__", None) if name == "__main__" else None
+    return Path(file).stem if file else name
 
 
 def _plain(value: object) -> str:

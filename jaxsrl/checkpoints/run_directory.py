@@ -49,16 +49,19 @@ class RunDirectory:
         """Compares a configuration with the stored one, if there is one; writes nothing.
 
         Raises:
-            UserError: an option that may not change differs; lists every difference.
+            UserError: an option that may not change differs, or code that no package installs; lists every difference.
         """
+        saving = config["experiment"].get("run", {}).get("checkpoint", {})
+        code = [line for line in self._code_changes(config) if not saving.get("accept_changed_code")]
         lines = [line for line in self._changes(config) if line.split(":")[0] not in MAY_CHANGE]
-        if not lines:
+        if not code and not lines:
             return
-        listed = "\n  ".join(lines)
+        listed = "\n  ".join([*lines, *code])
         problem = f"run directory {self.path} was started with another configuration:\n  {listed}\n"
-        if not config["experiment"].get("run", {}).get("checkpoint", {}).get("partial_restore"):
+        if not saving.get("partial_restore"):
+            accept = ", continue it with changed code (--checkpoint.accept-changed-code)" if code and not lines else ""
             raise UserError(
-                f"{problem}choose another --run.name, remove the directory to start over, or restore the arrays of its "
+                f"{problem}choose another --run.name, remove the directory to start over{accept}, or restore the arrays of its "
                 f"checkpoint that fit (--checkpoint.partial-restore)"
             )
         self.log(problem)
@@ -72,7 +75,7 @@ class RunDirectory:
             config: configuration that `validate` has accepted.
             plan: plan as JSON data.
         """
-        changes = self._changes(config)
+        changes = [*self._changes(config), *self._code_changes(config)]
         if changes:
             self.log("options that changed: " + ", ".join(changes))
         write_json(self.path / CONFIG, config)
@@ -87,6 +90,9 @@ class RunDirectory:
         path = self.path / PROVENANCE
         earlier = read_json(path) if path.exists() else []
         if earlier[-1:] != [provenance]:
+            lines = [line for old in earlier[-1:] for line in differences(old, provenance)]
+            if changed := [line for line in lines if line.startswith(("commit", "versions"))]:
+                self.log("another version of the code: " + ", ".join(changed))
             write_json(path, [*earlier, provenance])
 
     def _changes(self, config: dict[str, Any]) -> list[str]:
@@ -97,6 +103,16 @@ class RunDirectory:
         return differences(saved, config["experiment"]) + differences(
             old.get("agent_name"), config["agent_name"], "agent"
         )
+
+    def _code_changes(self, config: dict[str, Any]) -> list[str]:
+        """Returns a line for each function, module and value whose hash differs from the stored one."""
+        if not (self.path / CONFIG).exists():
+            return []
+        old, new = (data.get("code", {}) for data in (read_json(self.path / CONFIG), config))
+        names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+        return [
+            f"code of {name}: {'new' if name not in old else 'changed' if name in new else 'gone'}" for name in names
+        ]
 
     def log(self, line: str) -> None:
         """Appends a line to the log, with the time. If the disk is full, the line goes to stderr and training continues."""

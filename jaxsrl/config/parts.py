@@ -194,6 +194,8 @@ class CheckpointConfig:
             differs from an uninterrupted one.
         partial_restore: restore the arrays that match (another network, algorithm or size), report the others, and restart the
             environments where anything differs. Otherwise a mismatch is an error that lists every difference.
+        accept_changed_code: continue although modules or functions of yours changed, which the environment or the agent uses.
+            Otherwise that is an error that names them.
     """
 
     interval_updates: int = 100
@@ -202,6 +204,7 @@ class CheckpointConfig:
     models_to_keep: int = 3
     include_replay: bool = True
     partial_restore: bool = False
+    accept_changed_code: bool = False
 
     def __post_init__(self) -> None:
         validate_at_least(0, "checkpoint", self, "interval_updates", "keep_every", "models_to_keep")

@@ -23,6 +23,7 @@ from jaxsrl.envs.rock_paper_scissors import RockPaperScissors
 from jaxsrl.envs.simple_spread import SimpleSpread
 
 _OWN = {"CartPole-v1": CartPole, "RockPaperScissors-v1": RockPaperScissors, "simple_spread_v3": SimpleSpread}
+_MADE_FROM = "_made_from"
 _NOT_IN_JAX = (
     "frame_stack",
     "mask_from_info",
@@ -41,14 +42,24 @@ def make_env(env: str | EnvConfig | AnyEnv) -> EnvSource:
 
     Args:
         env: id of a Gymnasium environment; configuration of any environment; or a function that makes one of Gymnasium or
-            PettingZoo. A source is returned as it is.
+            PettingZoo. A source is returned as it is. `made_from` returns what another one was made from.
 
     Raises:
         UserError: unknown id, bad kwargs, a package that is not installed, or a setting that the suite does not have.
     """
     config = EnvConfig(env) if isinstance(env, str) else env
-    if not isinstance(config, EnvConfig):
-        return as_source(config)
+    source = _configured_source(config) if isinstance(config, EnvConfig) else as_source(config)
+    if source is not config:
+        object.__setattr__(source, _MADE_FROM, config)  # sources are frozen; `dataclasses.replace` drops it
+    return source
+
+
+def made_from(env: str | EnvConfig | AnyEnv) -> EnvConfig | AnyEnv:
+    """Returns the configuration or the function that `make_env` made a source from; other sources unchanged."""
+    return EnvConfig(env) if isinstance(env, str) else getattr(env, _MADE_FROM, env)
+
+
+def _configured_source(config: EnvConfig) -> EnvSource:
     config = config.with_suite()
     chosen = LastStep(config.last_action, config.last_reward)
     if config.suite == "smax":

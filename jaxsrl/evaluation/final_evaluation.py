@@ -6,7 +6,7 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
-from agents.api import AnyAgent, Params
+from agents.api import AnyAgent
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import CONFIG, LOG, append_line, read_json, write_json
@@ -16,38 +16,45 @@ from jaxsrl.evaluation.progress import ProgressLines, step_deadline
 from jaxsrl.evaluation.while_training import named_seeds, rows_of_evaluation
 from jaxsrl.evaluation.worker_rows import in_workers
 from jaxsrl.terminal.format import format_number
+from jaxsrl.training.setup import RunReport
 
 
-def play_final_evaluation(
-    agent: AnyAgent, params: Params, source: EnvSource, config: RunConfig, path: Path, show: Callable[[str], None]
+def evaluate_final(
+    done: RunReport, agent: AnyAgent, config: RunConfig, source: EnvSource, show: Callable[[str], None]
 ) -> EvaluationReport:
     """Plays greedy episodes with the final parameters of a run; ends the process if no step is made for too long.
 
+    Those of a run that was complete are read from its eval.json.
+
     Args:
+        done: report of the run.
         agent: agent of the run.
-        params: its final parameters.
-        source: environments of the evaluation.
         config: configuration of the run.
-        path: directory of the run, whose log keeps the message of such an end.
+        source: environments of the evaluation.
         show: receives lines of progress.
 
     Raises:
         UserError: see `evaluate`.
         EnvPoolError: an environment failed.
     """
+    path, update = done.directory / "eval.json", done.num_updates
+    evaluation = None if done.seconds else read_same_evaluation(path, update, config)
+    if evaluation is not None:
+        return evaluation
+    path.unlink(missing_ok=True)  # of other parameters, which a killed evaluation would leave here
     choice, episodes = config.eval, config.eval.final_episodes
-    lines = ProgressLines(episodes, show)
-    options = EpisodeOptions(choice.max_episode_steps, named_seeds(choice), on_step=lines)
+    options = EpisodeOptions(choice.max_episode_steps, named_seeds(choice), on_step=ProgressLines(episodes, show))
     source = in_workers(source, choice.processes, config.pool.supervision)
     settings: dict[str, Any] = {"episodes": episodes, "seed": config.seed, "max_rows": rows_of_evaluation(config)}
-    with step_deadline(config.stall_timeout_seconds, lambda line: append_line(path / LOG, line)):
-        report = evaluate(agent, params, source, options=options, **settings)
-    return report.of_agents(choice.agents)
+    with step_deadline(config.stall_timeout_seconds, lambda line: append_line(done.directory / LOG, line)):
+        evaluation = evaluate(agent, done.state.params, source, options=options, **settings)
+    evaluation = evaluation.of_agents(choice.agents)
+    write_final_evaluation(path, update, evaluation, config)
+    return evaluation
 
 
-def format_returns(evaluation: EvaluationReport | None) -> str:
+def format_returns(evaluation: EvaluationReport) -> str:
     """Describes the result of a run: the mean return of its final evaluation."""
-    assert evaluation is not None
     returns = f"mean return {format_number(evaluation.mean_return)} (std {format_number(evaluation.std_return)})"
     cut = (
         f"; {evaluation.cut_episodes} cut after {max(evaluation.lengths):,} env steps"
@@ -66,8 +73,7 @@ def write_final_evaluation(path: Path, update: int, evaluation: EvaluationReport
 def read_same_evaluation(path: Path, update: int, config: RunConfig) -> EvaluationReport | None:
     """Returns the evaluation in a file if a run with this configuration would play the same one; otherwise None.
 
-    Changed code is not noticed. Files of several agents, of older versions and of `jaxsrl evaluate` lack episodes: these are
-    played again.
+    Files of several agents, of older versions and of `jaxsrl evaluate` lack episodes: these are played again.
     """
     if config.checkpoint.partial_restore or not path.exists():
         return None
@@ -109,7 +115,7 @@ def _settings(directory: Path, config: RunConfig) -> dict[str, Any]:
 def _digest(directory: Path) -> str:
     """Returns a digest of all that only a partial restore may change: the agent and the environment, for example."""
     recorded = read_json(directory / CONFIG)
-    fixed = {name: recorded.get(name) for name in ("agent_name", "env_spec")}
+    fixed = {name: recorded.get(name) for name in ("agent_name", "env_spec", "code")}
     experiment = _without(recorded.get("experiment"), MAY_CHANGE)
     return hashlib.sha256(json.dumps([fixed, experiment], sort_keys=True).encode()).hexdigest()
 

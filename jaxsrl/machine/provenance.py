@@ -42,12 +42,18 @@ def read_provenance() -> dict[str, Any]:
         `command`, "" unless an experiment's file is the main program; `commit`, "" outside a checkout; `versions` by package; and
         `hardware`: `cpu`, `cores` and `gpu` ("" without one).
     """
+    versions = read_versions()
     return {
         "command": format_command(sys.argv),
-        "commit": describe_commit(Path(__file__).parents[2]),
-        "versions": _versions(),
+        "commit": versions.pop("commit"),
+        "versions": versions,
         "hardware": {"cpu": cpu_model(), "cores": count_cores(), "gpu": _gpus()},
     }
+
+
+def read_versions() -> dict[str, str]:
+    """Returns what must be equal in all processes of a run: the commit of jaxsrl's code, and the versions of packages."""
+    return {"commit": describe_commit(Path(__file__).parents[2]), **_versions()}
 
 
 def format_command(arguments: Sequence[str]) -> str:

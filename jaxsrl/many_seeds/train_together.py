@@ -30,7 +30,7 @@ from jaxsrl.many_seeds.program import MemberStart
 from jaxsrl.plan.load_plan import make_plan
 from jaxsrl.plan.passes.apply import add_agent_fragments
 from jaxsrl.plan.plan import Plan
-from jaxsrl.run_plan import check_options, make_callbacks, make_identity, run_name
+from jaxsrl.run_plan import check_options, make_callbacks, make_identity, run_path
 from jaxsrl.terminal.format import format_number
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
@@ -93,8 +93,8 @@ def train_together(
     with contextlib.ExitStack() as held:
         for member, (saved, values) in enumerate(zip(members, member_values(config), strict=True)):
             own: RunConfig = saved.run
-            identity, place = make_identity(agent, saved, own, spec), Path(own.directory) / run_name(own, agent, spec)
-            directory = held.enter_context(RunDirectory(place, saved))
+            identity = make_identity(agent, saved, own, spec, source)
+            directory = held.enter_context(RunDirectory(run_path(own, agent, spec), saved))
             directory.validate(identity)
             setups.append(TrainingSetup(plan, trained, source, spec, own, directory, identity, quiet=True))
             callbacks = [_Leave(group, member), *make_callbacks(own, agent, source, saved.env), *show]

@@ -22,6 +22,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.options import SupervisorOptions
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.serialization import to_json
+from jaxsrl.evaluation import final_evaluation
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.final_evaluation import read_same_evaluation, write_final_evaluation
 from jaxsrl.experiment import Experiment, load_experiment
@@ -153,7 +154,7 @@ def test_a_complete_run_plays_its_final_episodes_once(tmp_path, monkeypatch):
         played.append(options["episodes"])
         return evaluate(*args, **options)
 
-    monkeypatch.setattr(jaxsrl.evaluation.final_evaluation, "evaluate", play)
+    monkeypatch.setattr(final_evaluation, "evaluate", play)
     experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path))
     first = experiment.train(quiet=True)
     written = (first.directory / "eval.json").read_text()
@@ -201,7 +202,7 @@ def test_a_killed_evaluation_leaves_none_of_other_parameters(tmp_path, monkeypat
     experiment = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, small_run(tmp_path))
     file = experiment.train(quiet=True).directory / "eval.json"
     shutil.rmtree(file.parent / "checkpoints")
-    monkeypatch.setattr(jaxsrl.evaluation.final_evaluation, "evaluate", lambda *args, **options: {}["killed"])
+    monkeypatch.setattr(final_evaluation, "evaluate", lambda *args, **options: {}["killed"])
     with pytest.raises(KeyError, match="killed"):
         experiment.train(quiet=True)
     assert not file.exists()

@@ -149,6 +149,7 @@ CHANGES = {
     "run.pool.supervision.bad_env_output": "drop_episode",
     "run.pool.supervision.keep_spare": False,
     "run.checkpoint.partial_restore": True,
+    "run.checkpoint.accept_changed_code": True,
     "run.machine.disable_cpu_idle": True,
     "run.cluster.address": "local",
     "run.cluster.num_hosts": 2,
@@ -303,4 +304,5 @@ def test_add_provenance_appends_what_differs(tmp_path):
     with RunDirectory(tmp_path / "run") as directory:
         for commit in ("a", "a", "b", "a"):
             directory.add_provenance({"commit": commit})
+    assert (tmp_path / "run/log.txt").read_text().count("another version of the code: commit: ") == 2
     assert read_json(tmp_path / "run" / "provenance.json") == [{"commit": "a"}, {"commit": "b"}, {"commit": "a"}]
