@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from envpool_bridge.envs.suites.hide_and_seek import hide_and_seek_source
 from envpool_bridge.envs.suites.minigrid import minigrid_source
 from envpool_bridge.envs.suites.overcooked import overcooked_source
 from envpool_bridge.envs.suites.pettingzoo import mpe_source, pettingzoo_source
-from envpool_bridge.envs.suites.registry import suite_of_id
+from envpool_bridge.envs.suites.registry import suite_of_id, with_newest_version
 from envpool_bridge.envs.suites.vizdoom import vizdoom_source
 from envpool_bridge.errors import UserError
 
@@ -80,7 +81,8 @@ class EnvConfig:
     """Choice of an environment.
 
     Attributes:
-        id: a `gymnasium.make` id, the name of a probe, or the id of the JAX package. Several ids with equal spaces, separated
+        id: a `gymnasium.make` id, the name of a probe, or the id of the JAX package. One without a version, such as "CartPole",
+            becomes that of the newest version. Several ids with equal spaces, separated
             by commas, are tasks of one run: each has a share of the environments, and metrics of its own.
         suite: kind of environment. "auto" takes "atari", "minigrid", "vizdoom" or "crafter" by the id's prefix, else "gymnasium".
             "gymnasium" (any id, including MuJoCo), "gymnasium_vector" (Gymnasium's own vectorized
@@ -149,7 +151,11 @@ class EnvConfig:
             raise UserError(f"frame_stack must be at least 1: got {self.frame_stack}")
         validate_action_repeat(self.suite, self.action_repeat)
         object.__setattr__(self, "row_shares", tuple(self.row_shares))
-        object.__setattr__(self, "stages", tuple(map(_stage_text, self.stages)))
+        stages = tuple(map(_stage_text, self.stages))
+        if self.suite in ("auto", "gymnasium", "gymnasium_vector"):
+            object.__setattr__(self, "id", re.sub(r"[^,\s]+", lambda name: with_newest_version(name[0]), self.id))
+            stages = tuple(map(with_newest_version, stages))
+        object.__setattr__(self, "stages", stages)
         if self.stages:
             object.__setattr__(self, "stage", self.stage or 0)
             object.__setattr__(self, "id", _stage_id(self.stages[-1]) or self.id)

@@ -1,11 +1,14 @@
 """Base of the sources whose environments are made one by one, which wrappers can therefore enter."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
 from envpool_bridge.envs.protocol import EnvRows
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
 
@@ -32,7 +35,8 @@ class OneByOneSource:
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row; makes one environment and closes it."""
-        env = self.make_env()
+        with creation_errors(self.env_id):
+            env = self.make_env()
         try:
             return self._spec(env)
         finally:
@@ -54,6 +58,20 @@ class OneByOneSource:
 
     def _spec(self, env: Any) -> EnvSpec:
         raise NotImplementedError
+
+
+@contextlib.contextmanager
+def creation_errors(env_id: str) -> Iterator[None]:
+    """Makes any exception of the block, which makes an environment to see its spaces, a UserError with its class and place."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        place = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[0] != "<"][-1]
+        problem = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        made = env_id or "the environment"
+        raise UserError(f"{made} cannot be made: {problem} (raised at {place.filename}:{place.lineno})") from error
 
 
 def _make_wrapped(

@@ -13,6 +13,7 @@ from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.info_fields import write_infos
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.envs.io.vector_observation_writer import VectorObservationWriter
+from envpool_bridge.envs.one_by_one import creation_errors
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.envs.seeding import episode_seed
 from envpool_bridge.errors import UserError, WorkerError
@@ -51,7 +52,8 @@ class VectorSource:
 
     def spec(self) -> EnvSpec:
         """Returns the spec of a row; makes a vector of one and closes it."""
-        env = self.make_vector_env(1)
+        with creation_errors(self.env_id):
+            env = self.make_vector_env(1)
         try:
             return self._spec(env)
         finally:

@@ -343,8 +343,10 @@ class WorkerProcesses:
             self._unregister(process)
 
     def _raised(self, worker: int, message: ErrorMessage) -> Exception:
-        text = f"environment worker {worker} ({self._env_id}): {message.message}\n\nIn the worker:\n{message.traceback}"
-        return BadEnvOutputError(text) if message.kind == "BadEnvOutputError" else WorkerError(text)
+        text = f"environment worker {worker} ({self._env_id}): {message.message}"
+        if message.kind == "BadEnvOutputError":
+            return BadEnvOutputError(text)
+        return WorkerError(f"{text}\n\nIn the worker:\n{message.traceback}")
 
     def _unreadable(self, worker: int, error: Exception) -> WorkerError:
         """Returns the error for infos that cannot be unpickled here."""

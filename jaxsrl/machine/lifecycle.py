@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from envpool_bridge.errors import EnvPoolError, UserError
+from envpool_bridge.errors import BadEnvOutputError, EnvPoolError, UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 
 _JOIN_SECONDS = 30.0
@@ -157,13 +157,13 @@ class OtherProcessError(EnvPoolError):
 
 
 def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes `function` exit with one line on stderr for a UserError, a RequeueError or an OtherProcessError; see `error_status`."""
+    """Makes `function` exit with one line on stderr for an error whose message says everything; see `error_status`."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (UserError, RequeueError, OtherProcessError) as error:
+        except (UserError, BadEnvOutputError, RequeueError, OtherProcessError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             _exit(error_status(error))
         except Exception:
@@ -177,7 +177,9 @@ def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def error_status(error: BaseException) -> int:
     """Returns the exit status of a process that an error ends."""
-    return 2 if isinstance(error, UserError) else REQUEUE_STATUS if isinstance(error, RequeueError) else 1
+    if isinstance(error, UserError | BadEnvOutputError):
+        return 2
+    return REQUEUE_STATUS if isinstance(error, RequeueError) else 1
 
 
 def _exit(status: int) -> NoReturn:

@@ -45,8 +45,8 @@ def _make(
         render_mode: as in `gymnasium.make`; None takes that of `kwargs`.
 
     Raises:
-        UserError: the environment rejects these arguments, needs a package that is not installed, or has actions
-            without masks.
+        UserError: the environment rejects these arguments, needs a package that is not installed, declares vectors as
+            rewards, or has actions without masks.
     """
     given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}
     try:
@@ -57,4 +57,11 @@ def _make(
         if not kwargs or "unexpected keyword" not in str(error):
             raise
         raise UserError(f"{registered.id}: bad kwargs {kwargs}: {error}") from error
+    rewards = getattr(env.unwrapped, "reward_space", None)  # as MO-Gymnasium declares them
+    if getattr(rewards, "shape", ()) and not registered.additional_wrappers:
+        env.close()
+        raise UserError(
+            f"{registered.id}: expected one number as reward, got {rewards}: pass a function that makes the environment in a "
+            f"wrapper that combines them, such as mo_gymnasium.wrappers.LinearReward"
+        )
     return MaskFromInfo(env) if mask_from_info else env

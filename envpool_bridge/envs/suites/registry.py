@@ -2,9 +2,12 @@
 
 import dataclasses
 import importlib
+import importlib.util
+import re
 import uuid
 import warnings
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -158,18 +161,24 @@ def newest_registration(env_id: str) -> Registration:
     Raises:
         UserError: as `registration` does.
     """
-    module, colon, name = env_id.rpartition(":")
+    module = env_id.rpartition(":")[0]
     if module:
         _import(module, env_id)
+    return registration(with_newest_version(env_id))
+
+
+def with_newest_version(env_id: str) -> str:
+    """Returns an id with the newest registered version if it has none; others, and unknown ones, as they are. Imports nothing."""
+    module, colon, name = env_id.rpartition(":")
     try:
         namespace, plain, version = parse_env_id(name)
     except gymnasium.error.Error:
-        return registration(env_id)  # which explains what is wrong
-    newest = find_highest_version(namespace, plain) if version is None else None
-    if newest is not None:
-        name = get_env_id(namespace, plain, newest)
-        gymnasium.logger.warn(f"{env_id} has no version: {name} is used, the newest one")
-    return registration(f"{module}{colon}{name}")
+        return env_id
+    if version is not None or (newest := find_highest_version(namespace, plain)) is None:
+        return env_id
+    newest_id = f"{module}{colon}{get_env_id(namespace, plain, newest)}"
+    gymnasium.logger.warn(f"{env_id} has no version: {newest_id} is used, the newest one")
+    return newest_id
 
 
 def registered_with_prefix(env_id: str, suite: str, prefixes: tuple[str, ...]) -> Registration:
@@ -199,6 +208,13 @@ def register_atari() -> None:
         gymnasium.register_envs(ale_py)
 
 
+def _atari_games() -> set[str]:
+    """Returns the names of ALE's games, without importing it, which registers the ids of before ALE/* too."""
+    package = importlib.util.find_spec("ale_py")
+    places = () if package is None else package.submodule_search_locations or ()
+    return {rom.stem.title().replace("_", "") for place in places for rom in Path(place, "roms").glob("*.bin")}
+
+
 def _import(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
@@ -213,4 +229,7 @@ def _advice(name: str, known: dict[str, Registration]) -> str:
     for prefix, suite in _SUITES_BY_PREFIX.items():
         if name.startswith(prefix) and name not in known:
             return f"; its suite is {suite!r}: --env.suite {suite}"
+    game = re.fullmatch(r"(\w+?)(-ram)?(NoFrameskip|Deterministic)?(-v[04])?", name)
+    if game and game[1] in _atari_games():
+        return f"; did you mean ALE/{game[1]}-v5?"
     return did_you_mean(name, known, before="; ") or "; if a module of yours registers it, write 'module:id'"

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as Registration
 
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
@@ -209,3 +210,54 @@ def test_any_id_can_be_stacked_lazily_and_its_infos_recorded():
 def test_settings_that_a_suite_lacks_are_rejected(settings, says):
     with pytest.raises(UserError, match=says):
         EnvConfig("CartPole-v1", **settings).source()
+
+
+@pytest.mark.parametrize("suite", ["auto", "gymnasium", "gymnasium_vector"])
+def test_an_id_without_a_version_is_that_of_the_newest(suite):
+    with pytest.warns(UserWarning, match="CartPole has no version: CartPole-v1 is used"):
+        config = EnvConfig("Acrobot-v1, CartPole-v0,CartPole", suite)
+    assert config.id == "Acrobot-v1, CartPole-v0,CartPole-v1"  # what a run records
+    with pytest.warns(UserWarning, match="CartPole-v1 is used"):
+        assert EnvConfig(suite=suite, stages=('{"gravity": 9}', "CartPole")).stages[1] == "CartPole-v1"
+
+
+def test_other_suites_have_ids_of_their_own():
+    assert EnvConfig("CartPole", "envpool").id == "CartPole"
+
+
+@pytest.mark.parametrize("env_id", ["PongNoFrameskip-v4", "Pong-v4", "Pong-ram-v0", "PongDeterministic-v4", "Pong"])
+def test_ids_of_ale_before_its_namespace_name_the_new_one(env_id, monkeypatch):
+    registry = {name: registered for name, registered in gymnasium.registry.items() if not name.startswith("Pong")}
+    monkeypatch.setattr(gymnasium, "registry", registry)
+    monkeypatch.setattr("gymnasium.envs.registration.registry", registry)
+    assert refusal(EnvConfig(env_id)).endswith("; did you mean ALE/Pong-v5?")
+    assert "ALE" not in refusal(EnvConfig("Ping-v4"))
+
+
+class Broken(gymnasium.Env):
+    def __init__(self):
+        raise AssertionError
+
+
+class VectorRewards(gymnasium.Env):
+    observation_space, action_space, reward_space = spaces.Box(0, 1, (2,)), spaces.Discrete(2), spaces.Box(0, 1, (3,))
+
+
+@pytest.mark.parametrize("suite", ["gymnasium", "gymnasium_vector"])
+def test_exceptions_of_the_creation_are_one_line(suite, monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Mine/Broken-v0", Registration("Mine/Broken-v0", Broken))
+    with pytest.raises(
+        UserError, match=r"^Mine/Broken-v0 cannot be made: AssertionError \(raised at .*test_config\.py:\d+\)$"
+    ):
+        EnvConfig("Mine/Broken-v0", suite).source().spec()
+    with pytest.raises(UserError, match=r"^Hopper-v3 cannot be made: \w+: [^\n]*$"):
+        EnvConfig("Hopper-v3").source().spec()
+
+
+def test_vector_rewards_need_a_wrapper_that_combines_them(monkeypatch):
+    registered = Registration("Mine/Vectors-v0", VectorRewards)
+    monkeypatch.setitem(gymnasium.registry, registered.id, registered)
+    with pytest.raises(UserError, match=r"^Mine/Vectors-v0: expected one number as reward, got Box.*LinearReward$"):
+        EnvConfig("Mine/Vectors-v0").source().spec()
+    registered.additional_wrappers = (gymnasium.wrappers.TransformReward.wrapper_spec(func=sum),)
+    assert EnvConfig("Mine/Vectors-v0").source().spec().observation.shape == (2,)

@@ -117,12 +117,18 @@ def test_join_adds_a_note_about_stuck_threads_to_the_failure():
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [("ReplayLostError('lost')", 75), ("UserError('no')", 2), ("KeyError", 1), ("OtherProcessError('said')", 1)],
+    [
+        ("ReplayLostError('lost')", 75),
+        ("UserError('no')", 2),
+        ("BadEnvOutputError('row 0: bad reward')", 2),
+        ("KeyError", 1),
+        ("OtherProcessError('said')", 1),
+    ],
 )
 def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
     code = (
         "import time\n"
-        "from envpool_bridge.errors import UserError\n"
+        "from envpool_bridge.errors import BadEnvOutputError, UserError\n"
         "from jaxsrl.cluster.protocol.engine import ReplayLostError\n"
         "from jaxsrl.machine.lifecycle import exit_on_user_error\n"
         "from jaxsrl.machine.lifecycle import Lifecycle, OtherProcessError\n"
