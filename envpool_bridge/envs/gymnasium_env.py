@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import call
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,7 @@ from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.info_fields import write_infos
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
+from envpool_bridge.envs.io.output_rules import OutputRules
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.protocol import (
@@ -118,6 +119,8 @@ class GymnasiumRows:
             the observation of its last reset. Rows that step concurrently do not rest.
     """
 
+    _allows_nan = False  # where `strict` is false
+
     def __init__(
         self,
         envs: Sequence[gymnasium.Env],
@@ -147,8 +150,9 @@ class GymnasiumRows:
         self._concurrent = make_concurrent_step(inner, steps, overlap_rows, core)
         self._call_all: Callable[..., Iterable[Any]] = self._concurrent or partial(map, _call)
         self._keep_infos = keep_infos
-        self._writer = ObservationWriter(spec, self._row_ids)
-        self._values = validation.ValueCheck(spec, self._row_ids, strict)
+        self._rules = OutputRules(spec.env_id, row_ids, strict, self._allows_nan)
+        self._writer = ObservationWriter(spec, self._rules)
+        self._values = validation.ValueCheck(spec, self._rules)
         self._actions = ActionReader(spec.action, clip_actions)
         self._num_frames = num_frames(spec)
         self._last_observation: Tree = None  # [R, ...] a leaf, the policy's present input
@@ -191,20 +195,15 @@ class GymnasiumRows:
             functions[row] = self._reset_functions[row]
         actions = self._env_actions(action)
         self._num_steps += 1
-        observations, rewards, terminated, truncated, infos = self._columns(self._call_envs(actions))
         thorough = self._thorough_every == 1 or self._num_steps % self._thorough_every == 1
-        if thorough:
-            self._require_forms(rewards, terminated, truncated)
+        observations, rewards, terminated, truncated, infos = self._columns(self._call_envs(actions), thorough)
         self._writer.write(observations, out.observation, self._num_steps, thorough)
         self._last_observation = out.observation
         try:
             with np.errstate(over="ignore"):  # becomes infinite, which `verify` rejects
                 out.reward[...] = rewards
         except (OverflowError, TypeError, ValueError):
-            self._require_forms(rewards, terminated, truncated)
-            for row, reward in enumerate(rewards):  # an int above all floats
-                self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
-            raise
+            out.reward[...] = self._plain_rewards(rewards)
         for row in resets:
             out.valid[row] = False
             out.is_first[row] = True
@@ -249,40 +248,46 @@ class GymnasiumRows:
         if len(results) < self.num_rows:  # a list takes a row's StopIteration for the end of what it is extended by
             raise StopIteration("raised by the environment, as by next() at the end of its data")
 
-    def _columns(self, results: list[Any]) -> tuple[Sequence[Any], ...]:
-        """Returns observations, rewards, terminations, truncations and infos of all rows, truncated at the time limits."""
+    def _columns(self, results: list[Any], thorough: bool) -> tuple[Any, ...]:
+        """Returns observations, rewards, terminations, truncations and infos of all rows, truncated at the time limits.
+
+        Rewards are numbers and flags bools if `thorough`: at the first step, at some of the later ones, and at all of them
+        after one of another form. Between them a 1 returned for True is recorded as True. Values that numpy cannot
+        convert to a number or a flag are treated immediately.
+        """
         try:
             observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
         except (TypeError, ValueError):
             for row, result in enumerate(results):
                 if not (isinstance(result, tuple) and len(result) == 5):
                     expected = "expected (observation, reward, terminated, truncated, info)"
-                    self._require(row, "step result", f"{expected}, got {validation.describe(result)}")
+                    self._reject(row, "step result", f"{expected}, got {validation.describe(result)}")
             raise
+        if thorough:
+            if not _NUMBERS.issuperset(map(type, rewards)):
+                rewards = self._plain_rewards(rewards)
+            terminated = self._plain_flags("terminated", terminated)
+            truncated = self._plain_flags("truncated", truncated)
         return observations, rewards, terminated, self._limits.truncate(truncated, self._num_steps), infos
 
-    def _require_forms(self, rewards: Sequence[Any], terminated: Sequence[Any], truncated: Sequence[Any]) -> None:
-        """Raises on rewards that are not numbers and flags that are not bools.
+    def _plain_rewards(self, rewards: Sequence[Any]) -> list[Any]:
+        self._thorough_every = 1
+        dtype, rules = self._spec.reward_dtype, self._rules
+        return [validation.plain_reward(rules, row, self._num_steps, one, dtype) for row, one in enumerate(rewards)]
 
-        It runs at the first step and at some of the later ones. Between them a 1 returned for True is recorded as True,
-        and values that numpy cannot convert to a number or a flag lead here immediately.
-        """
-        if not _NUMBERS.issuperset(map(type, rewards)):
-            for row, reward in enumerate(rewards):
-                self._require(row, "reward", validation.reward_error(reward, self._spec.reward_dtype))
-        self._require_flags("terminated", terminated)
-        self._require_flags("truncated", truncated)
+    def _plain_flags(self, field: str, flags: tuple[Any, ...]) -> tuple[Any, ...]:
+        if _BOOLS.issuperset(map(type, flags)):
+            return flags
+        self._thorough_every = 1
+        rules, step = self._rules, self._num_steps
+        return tuple(validation.plain_flag(rules, row, step, field, one) for row, one in enumerate(flags))
 
-    def _require_flags(self, field: str, flags: Sequence[Any]) -> None:
-        if not _BOOLS.issuperset(map(type, flags)):
-            for row, flag in enumerate(flags):
-                self._require(row, field, validation.flag_error(flag))
-
-    def _write_ends(self, field: str, flags: Sequence[Any], out: np.ndarray) -> None:
+    def _write_ends(self, field: str, flags: tuple[Any, ...], out: np.ndarray) -> None:
         """Writes the flags that are true, and marks their rows for a reset in the next step."""
         num_true = self.num_rows - flags.count(False)
         if num_true and flags.count(True) != num_true:
-            self._require_flags(field, flags)
+            flags = self._plain_flags(field, flags)
+            num_true = flags.count(True)
         row = -1
         for _ in range(num_true):
             row = flags.index(True, row + 1)
@@ -299,7 +304,7 @@ class GymnasiumRows:
         self.infos = list(infos)
 
     def _reject_info(self, row: int, info: Any) -> None:
-        self._require(row, "info", f"expected a dict, got {validation.describe(info)}")
+        self._reject(row, "info", f"expected a dict, got {validation.describe(info)}")
 
     def close(self) -> None:
         """Closes the environments; idempotent. Raises the first exception of one after all have been closed."""
@@ -319,9 +324,8 @@ class GymnasiumRows:
             )
         return self._actions.read(action)
 
-    def _require(self, row: int, field: str, problem: str | None) -> None:
-        if problem is not None:
-            validation.raise_bad_output(self._spec.env_id, self._row_ids[row], self._num_steps, field, problem)
+    def _reject(self, row: int, field: str, problem: str) -> NoReturn:
+        self._rules.reject(row, self._num_steps, field, problem)
 
     def _autoreset(self, row: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Resets the row in place of its step function; the action is ignored."""
@@ -337,7 +341,7 @@ class GymnasiumRows:
         except Exception as error:
             raise self._raised(row, "reset", error) from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            self._require(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
+            self._reject(row, "reset result", f"expected (observation, info), got {validation.describe(result)}")
         self._begin(row, self._num_steps)
         self._step_functions[row] = self._limits.read_step(row)
         return result

@@ -10,6 +10,7 @@ from envpool_bridge.envs.closing import close_each, closed_on_error
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.homogeneous_agents import HomogeneousAgents, are_homogeneous
 from envpool_bridge.envs.io.info_fields import write_infos
+from envpool_bridge.envs.io.output_rules import raise_bad_output
 from envpool_bridge.envs.io.per_agent_rows import PerAgentRows
 from envpool_bridge.envs.multi_agent_spec import parallel_spec, with_state
 from envpool_bridge.envs.one_by_one import OneByOneSource
@@ -183,7 +184,7 @@ class ParallelRows:
             index, row = (int(number) for number in bad[0])
             step = self._num_steps - len(reward) + 1 + index
             problem = f"expected a finite {reward.dtype}, got {reward[index, row]}"
-            validation.raise_bad_output(self._named(row), self._row_ids[row], step, "reward", problem)
+            raise_bad_output(self._named(row), self._row_ids[row], step, "reward", problem)
 
     def close(self) -> None:
         """Closes the environments; idempotent. Raises the first exception of one after all have been closed."""
@@ -204,7 +205,7 @@ class ParallelRows:
         observations, infos = result[0], result[4]
         self._require_agents(number, living, result)
         rows = [base + self._places[name] for name in living]
-        ends = [[part[name] for name in living] for part in result[1:4]]
+        ends = self._plain_ends(rows, [[part[name] for name in living] for part in result[1:4]])
         self._write_ends(rows, ends, out)
         self._write_team_reward(rows, out)
         if True in ends[1] or True in ends[2]:
@@ -227,24 +228,23 @@ class ParallelRows:
 
     def _write_ends(self, rows: list[int], ends: list[list[Any]], out: StepRows) -> None:
         """Writes rewards, terminations and truncations, one of each for a row."""
-        flags = validation.BOOLS
+        if rows:
+            out.reward[rows], out.terminated[rows], out.truncated[rows] = ends
+
+    def _plain_ends(self, rows: list[int], ends: list[list[Any]]) -> list[list[Any]]:
+        """Returns rewards as numbers, terminations and truncations as bools, one of each for a row."""
+        flags, dtype = validation.BOOLS, self._spec.reward_dtype
         rewards, terminated, truncated = ends
         plain = flags.issuperset(map(type, terminated)) and flags.issuperset(map(type, truncated))
-        if not (plain and validation.are_plain_rewards(rewards, self._spec.reward_dtype)):
-            for row, reward, *flagged in zip(rows, rewards, terminated, truncated, strict=True):
-                self._require_ends(row, reward, *flagged)
-        if rows:
-            out.reward[rows], out.terminated[rows], out.truncated[rows] = rewards, terminated, truncated
-
-    def _require_ends(self, row: int, reward: Any, terminated: Any, truncated: Any) -> None:
-        problems = (
-            ("reward", validation.reward_error(reward, self._spec.reward_dtype)),
-            ("terminated", validation.flag_error(terminated)),
-            ("truncated", validation.flag_error(truncated)),
-        )
-        for field, problem in problems:
-            if problem is not None:
-                validation.raise_bad_output(self._named(row), self._row_ids[row], self._num_steps, field, problem)
+        if plain and validation.are_plain_rewards(rewards, dtype):
+            return ends
+        for place, (row, reward, *flagged) in enumerate(zip(rows, *ends, strict=True)):
+            number, agent = divmod(row, self._spec.rows_per_env)
+            at = self._columns[agent].rules, number, self._num_steps
+            rewards[place] = validation.plain_reward(*at, reward, dtype)
+            terminated[place] = validation.plain_flag(*at, "terminated", flagged[0])
+            truncated[place] = validation.plain_flag(*at, "truncated", flagged[1])
+        return ends
 
     def _write_team_reward(self, rows: list[int], out: StepRows) -> None:
         if self._source.team_reward == "own" or not rows:
@@ -268,7 +268,7 @@ class ParallelRows:
             if (terminated or truncated) and self._names[row % self._spec.rows_per_env] in agents:
                 field = "terminated" if terminated else "truncated"
                 problem = f"expected an agent that ends to leave env.agents, got {list(agents)}"
-                validation.raise_bad_output(self._named(row), self._row_ids[row], self._num_steps, field, problem)
+                raise_bad_output(self._named(row), self._row_ids[row], self._num_steps, field, problem)
 
     def _require_observed(self, number: int, observations: dict[str, Any]) -> None:
         """Raises if an agent of `env.agents` has no observation."""
@@ -386,7 +386,7 @@ class ParallelRows:
 
     def _reject(self, number: int, field: str, problem: str) -> NoReturn:
         row = self._row_ids[number * self._spec.rows_per_env]
-        validation.raise_bad_output(self._spec.env_id, row, self._num_steps, field, problem)
+        raise_bad_output(self._spec.env_id, row, self._num_steps, field, problem)
 
     def _named(self, row: int) -> str:
         return f"{self._spec.env_id}, agent {self._names[row % self._spec.rows_per_env]}"

@@ -11,6 +11,7 @@ from envpool_bridge.envs.closing import closed_on_error
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.info_fields import write_infos
+from envpool_bridge.envs.io.output_rules import OutputRules, as_numpy, raise_bad_output
 from envpool_bridge.envs.io.spaces import spec_of_spaces
 from envpool_bridge.envs.io.vector_observation_writer import VectorObservationWriter
 from envpool_bridge.envs.one_by_one import creation_errors
@@ -112,8 +113,9 @@ class VectorRows:
         self._row_ids = list(row_ids)
         self._run_seed = run_seed
         self._keep_infos = keep_infos
-        self._writer = VectorObservationWriter(spec, self._row_ids)
-        self._values = validation.ValueCheck(spec, self._row_ids, strict)
+        rules = OutputRules(spec.env_id, self._row_ids, strict)
+        self._writer = VectorObservationWriter(spec, rules)
+        self._values = validation.ValueCheck(spec, rules)
         self._actions = ActionReader(spec.action, True)
         self._last_observation: Tree = None  # [R, ...] a leaf, the policy's present input
         self._ended = np.zeros(self.num_rows, bool)
@@ -142,11 +144,12 @@ class VectorRows:
         given = self._env_actions(action)
         self._num_steps += 1
         try:
-            observation, reward, terminated, truncated, infos = self._env.step(given)
+            observation, *results, infos = self._env.step(given)
         except Exception as error:
             raise self._failure("step", error) from error
         self._writer.write(observation, out.observation, self._num_steps)
         self._last_observation = out.observation
+        reward, terminated, truncated = map(as_numpy, results)
         self._require("reward", reward, "fiu")
         self._require("terminated", terminated, "b")
         self._require("truncated", truncated, "b")
@@ -199,7 +202,7 @@ class VectorRows:
         if not good:
             wanted = "bool" if kinds == "b" else "numbers"
             problem = f"expected an array of shape ({self.num_rows},) of {wanted}, got {validation.describe(values)}"
-            validation.raise_bad_output(self._spec.env_id, self._row_ids[0], self._num_steps, field, problem)
+            raise_bad_output(self._spec.env_id, self._row_ids[0], self._num_steps, field, problem)
 
     def _failure(self, what: str, error: Exception) -> WorkerError:
         rows = f"rows {self._row_ids[0]} to {self._row_ids[-1]}"

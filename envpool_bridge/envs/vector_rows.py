@@ -47,6 +47,7 @@ class VectorRowsSource:
         autoreset_mode: reset at the step after an episode, in its last step, or on request.
         object_observations: whether observations are sent as objects.
         object_actions: whether actions are sent as objects.
+        strict: see `OutputRules`; values that are not finite are accepted too if it is false.
     """
 
     env_fns: tuple[MakeEnv, ...]
@@ -56,6 +57,7 @@ class VectorRowsSource:
     autoreset_mode: AutoresetMode
     object_observations: bool
     object_actions: bool
+    strict: bool = False
 
     @property
     def make_env(self) -> MakeEnv:
@@ -145,10 +147,11 @@ class VectorRows(GymnasiumRows):
         row_ids: ids of the rows.
     """
 
+    _allows_nan = True
+
     def __init__(self, envs: Sequence[gymnasium.Env], source: VectorRowsSource, row_ids: Sequence[int]) -> None:
-        ranges = source.same_observations
-        self._mode = source.autoreset_mode  # decides the time limits
-        super().__init__(envs, source.env_spec, row_ids, None, keep_infos=True, strict=ranges, clip_actions=False)
+        self._mode, strict = source.autoreset_mode, source.strict  # the mode decides the time limits
+        super().__init__(envs, source.env_spec, row_ids, None, keep_infos=True, strict=strict, clip_actions=False)
         self.infos: list[Any] = [{} for _ in envs]
         self._objects = _ObjectWriter(len(envs)) if source.object_observations else None
         if self._objects is not None:
@@ -157,7 +160,7 @@ class VectorRows(GymnasiumRows):
         self._shares_finals = source.shares_final_observations
         self._final_observation: Tree = None  # target of the final observations of a step
         if self._shares_finals:
-            self._writer = _NewestWriter(source.env_spec, row_ids)
+            self._writer = _NewestWriter(source.env_spec, self._rules)
         self._step_functions: list[Callable[[Any], Any]] = [env.step for env in envs]
 
     def _make_limits(self, envs: Sequence[gymnasium.Env]) -> TimeLimits:
@@ -173,6 +176,7 @@ class VectorRows(GymnasiumRows):
             self._report_failures(failed, out)
         if self._objects is not None and not isinstance(request, ObjectStep):
             self._add_objects()
+        self._add_repairs()
         self._last_observation = out.observation
 
     def step(self, action: Tree, out: StepRows) -> None:
@@ -191,6 +195,11 @@ class VectorRows(GymnasiumRows):
             self._ended_rows = []
         if self._objects is not None:
             self._add_objects()
+
+    def verify(self, observation: Tree, reward: np.ndarray) -> None:
+        super().verify(observation, reward)
+        if self._rules.news:
+            self._add_repairs()
 
     def _answer(self, request: ResetRequest, out: Out) -> list[Any]:
         """Fulfils a request; returns one report for each row."""
@@ -264,8 +273,8 @@ class VectorRows(GymnasiumRows):
                 failures[row] = self._failure(row, "step", error)
         raise RowsFailedError(failures)
 
-    def _columns(self, results: list[Any]) -> tuple[Sequence[Any], ...]:
-        observations, rewards, terminated, truncated, infos = super()._columns(results)
+    def _columns(self, results: list[Any], thorough: bool) -> tuple[Sequence[Any], ...]:
+        observations, rewards, terminated, truncated, infos = super()._columns(results, thorough)
         if self._mode is AutoresetMode.SAME_STEP and (True in terminated or True in truncated):
             ends = terminated
             if True in truncated:
@@ -331,6 +340,15 @@ class VectorRows(GymnasiumRows):
         for row, info in enumerate(self.infos):
             report = info if isinstance(info, RowReport) else RowReport(info)
             self.infos[row] = dataclasses.replace(report, observation=objects[row])
+
+    def _add_repairs(self) -> None:
+        """Adds the number of repaired outputs to the infos of rows in which it has grown."""
+        for row in self._rules.news:
+            report, repaired = self.infos[row], {"repaired": self._rules.repaired[row]}
+            is_report = isinstance(report, RowReport)
+            info = {**(report.info if is_report else report), **repaired}
+            self.infos[row] = dataclasses.replace(report, info=info) if is_report else info
+        self._rules.news.clear()
 
     def _report_failures(self, failed: RowsFailedError, out: Out) -> None:
         self._repeat_observation(out)

@@ -13,7 +13,7 @@ from envpool_bridge.shm.ring import Counters
 from envpool_bridge.shm.segment import SharedBytes, reserve
 
 _WORDS = ALIGNMENT // 8
-_CUT, _DISABLED, _STEPPED, _REPLAYED = 0, 1, 2, 3  # words of a worker's line
+_CUT, _DISABLED, _STEPPED, _REPLAYED, _REPAIRED = range(5)  # words of a worker's line
 _BOARD_PURPOSE = "the workers' board"
 
 
@@ -115,6 +115,10 @@ class WorkerBoard:
         """Counts a step that is replayed after a resume, so that a long replay does not look like a hang."""
         self._words[worker * _WORDS + _REPLAYED] += 1
 
+    def count_repaired(self, worker: int, outputs: int) -> None:
+        """Counts outputs of environments that were repaired."""
+        self._words[worker * _WORDS + _REPAIRED] += outputs
+
     def record_episodes(self, part: int, sequence: int, episodes: Sequence[int]) -> None:
         """Records the episode of each row of the part at the start of the slot of `sequence`."""
         self._episodes[sequence % 2, self._shape.part_rows(part)] = episodes
@@ -166,6 +170,10 @@ class WorkerBoard:
     def episodes_cut(self) -> int:
         """Returns the number of episodes that were cut, of all workers."""
         return sum(self._words[worker * _WORDS + _CUT] for worker in range(self._shape.num_workers))
+
+    def outputs_repaired(self) -> int:
+        """Returns the number of outputs that were repaired, of all workers."""
+        return sum(self._words[worker * _WORDS + _REPAIRED] for worker in range(self._shape.num_workers))
 
     def stepped_ns(self, worker: int) -> int:
         """Returns when the newest replacement worker finished its first step; 0 if there was none."""

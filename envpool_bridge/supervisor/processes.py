@@ -130,6 +130,7 @@ class WorkerProcesses:
         self._env_id = env_id
         self._lock = threading.Lock()
         self._error: Exception | None = None
+        self._has_warned = False  # of repaired output
         self._stacks: list[int] = []
         with contextlib.ExitStack() as made:  # closes what is made if the rest fails
             self.doorbells = [made.enter_context(closing(Doorbell())) for _ in range(num_workers)]
@@ -333,7 +334,9 @@ class WorkerProcesses:
             if isinstance(message, InfosMessage):
                 self.infos[message.part] = message
             elif isinstance(message, FailureMessage):
-                _LOG.warning("environment worker %d: %s", worker, message.text)
+                if not (message.once and self._has_warned):
+                    _LOG.warning("environment worker %d: %s", worker, message.text)
+                self._has_warned |= message.once
             elif isinstance(message, ErrorMessage):
                 process.error = message
             elif isinstance(message, Exception):

@@ -42,6 +42,7 @@ class SupervisionTotals:
         recoveries: number of workers that died and whose successor has stepped.
         recovery_seconds: time from a detected death to the successor's first step, summed over recoveries.
         replayed_steps: number of environment steps that were replayed after a resume.
+        outputs_repaired: number of outputs that environments did not return as declared (`OutputRules`).
     """
 
     restarts: int = 0
@@ -51,6 +52,7 @@ class SupervisionTotals:
     recoveries: int = 0
     recovery_seconds: float = 0.0
     replayed_steps: int = 0
+    outputs_repaired: int = 0
 
 
 class _Watched:
@@ -140,8 +142,9 @@ class Supervisor:
         disabled = sum(self._rows_disabled(worker) for worker in range(len(self._watched)))
         cut = self._board.episodes_cut()
         replayed = sum(self._board.steps_replayed(worker) for worker in range(len(self._watched)))
+        recoveries = self._recoveries, self._recovery_seconds
         return SupervisionTotals(
-            restarts, self._hangs, cut, disabled, self._recoveries, self._recovery_seconds, replayed
+            restarts, self._hangs, cut, disabled, *recoveries, replayed, self._board.outputs_repaired()
         )
 
     def recovery_seconds(self) -> list[float]:

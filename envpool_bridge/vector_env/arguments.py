@@ -1,5 +1,6 @@
 """Arguments of PoolVectorEnv: environment functions, spaces, and the division of environments among workers."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from envpool_bridge.envs.io.spaces import spec_without_conversion
 from envpool_bridge.errors import UnsupportedSpaceError, UserError
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, SpecTree
-from envpool_bridge.spec.tree import leaves, shown_path
+from envpool_bridge.spec.tree import leaves, map_leaves, shown_path
 
 WINDOW = 16  # steps in a slot; an observation is copied from one slot to the next this often
 EnvFn = Callable[[], gymnasium.Env]
@@ -92,9 +93,11 @@ def row_spec(env_id: str, observation: SpecTree | None, action: SpecTree | None)
     return EnvSpec(env_id, observed, _PLACEHOLDER if action is None else action, reward_dtype="float64")
 
 
-def holds_only_boxes(spec: SpecTree) -> bool:
-    """Returns whether every leaf is an array with bounds, so that rows of one shape may differ in their bounds."""
-    return all(isinstance(leaf, ArraySpec) for leaf in leaves(spec))
+def without_bounds(spec: SpecTree) -> SpecTree | None:
+    """Returns the spec of rows whose bounds differ; None if a leaf is discrete, whose numbers of values may differ."""
+    if not all(isinstance(leaf, ArraySpec) for leaf in leaves(spec)):
+        return None
+    return map_leaves(lambda leaf: dataclasses.replace(leaf, low=None, high=None), spec)
 
 
 def validate_no_custom_space(space: Space, path: tuple[str | int, ...] = ()) -> None:

@@ -23,10 +23,10 @@ from envpool_bridge.vector_env.arguments import (
     array_spec,
     batch_observation_space,
     divide_rows,
-    holds_only_boxes,
     list_env_fns,
     row_spec,
     validate_no_custom_space,
+    without_bounds,
 )
 from envpool_bridge.vector_env.calls import ActionArrays, action_objects, split_mask, spread_seeds
 from envpool_bridge.vector_env.functions import pickle_calls, pickle_setters
@@ -65,6 +65,8 @@ class PoolVectorEnv(VectorEnv):
         num_workers: number of processes. If None, the number of cores, or the largest smaller number that divides
             `num_envs`.
         lanes_per_worker: 2 or more make `send` and `recv` overlap; `step` always waits for all lanes.
+        strict: True raises BadEnvOutputError for output that is not as the spaces declare it. False accepts what
+            AsyncVectorEnv accepts, and counts it in `infos["repaired"]`.
         timeout_seconds: time limit of a step, a reset or a call. The constructor's limit for starting the workers is
             `SupervisorOptions.start_timeout_seconds`.
 
@@ -88,6 +90,7 @@ class PoolVectorEnv(VectorEnv):
         max_concurrency: int | None = None,
         num_workers: int | None = None,
         lanes_per_worker: int = 1,
+        strict: bool = False,
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         del context, daemon
@@ -97,7 +100,7 @@ class PoolVectorEnv(VectorEnv):
         self.num_envs, self.copy = len(functions), copy
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         shape = divide_rows(self.num_envs, num_workers, lanes_per_worker, max_concurrency)
-        source = self._make_source(functions, observation_mode, shared_memory)
+        source = self._make_source(functions, observation_mode, shared_memory, strict)
         self._lanes = Lanes(source, shape, timeout_seconds)
         self._state = AsyncState.DEFAULT
         self._is_late = False  # the caller knows of a pending operation that took too long
@@ -110,7 +113,7 @@ class PoolVectorEnv(VectorEnv):
             self.close(terminate=True)
             raise
 
-    def _make_source(self, functions: tuple[EnvFn, ...], mode: Any, shared_memory: bool) -> VectorRowsSource:
+    def _make_source(self, functions: tuple[EnvFn, ...], mode: Any, shares: bool, strict: bool) -> VectorRowsSource:
         """Sets the attributes of a VectorEnv from one environment; returns the source of the rows."""
         first = functions[0]()
         try:
@@ -124,19 +127,17 @@ class PoolVectorEnv(VectorEnv):
         self.single_action_space = action
         self.action_space = batch_space(action, self.num_envs)
         self.single_observation_space, self.observation_space = batch_observation_space(mode, functions, observation)
-        if shared_memory:
+        if shares:
             validate_no_custom_space(self.single_observation_space)
         observed = array_spec("observation", self.single_observation_space, name)
-        if observed is not None and mode != "same" and not holds_only_boxes(observed):
-            observed = None  # the numbers of values of a Discrete may differ
+        observed = observed if observed is None or mode == "same" else without_bounds(observed)
         acted = array_spec("action", action, name)
         self._has_objects, self._acts_by_objects = observed is None, acted is None
         spec = row_spec(name, observed, acted)
         self._actions = ActionArrays(spec.action, self.action_space)
         spaces = (self.single_observation_space, action)
-        source = VectorRowsSource(
-            functions, spec, spaces, mode == "same", self.autoreset_mode, observed is None, acted is None
-        )
+        objects = observed is None, acted is None
+        source = VectorRowsSource(functions, spec, spaces, mode == "same", self.autoreset_mode, *objects, strict)
         self._shares_finals = source.shares_final_observations
         return source
 

@@ -16,6 +16,7 @@ import gymnasium  # noqa: F401  imported before the fork, so that a worker start
 import numpy as np
 
 from envpool_bridge.envs.closing import close_each, closed_on_error
+from envpool_bridge.envs.io.output_rules import REPAIRS
 from envpool_bridge.envs.protocol import (
     EnvRows,
     EnvSource,
@@ -92,9 +93,15 @@ class ErrorMessage:
 
 @dataclasses.dataclass(frozen=True)
 class FailureMessage:
-    """Environment failure that the worker survived."""
+    """Environment failure that the worker survived.
+
+    Attributes:
+        text: description.
+        once: whether the parent logs such messages of all workers only once.
+    """
 
     text: str
+    once: bool = False
 
 
 class Part:
@@ -156,6 +163,8 @@ class Worker:
         agents = config.layout.spec.rows_per_env
         self._recovery = Recovery(config.worker, shape, self._slots, self._counters, self._board, agents)
         self._seed_global_generators()
+        REPAIRS.on_first = lambda text: self._connection.send(FailureMessage(text, once=True))
+        REPAIRS.on_repair = partial(self._board.count_repaired, config.worker)
         self._board.start_disabled(config.worker)
         source: EnvSource = pickle.loads(config.source)
         self._parts: list[Part] = []

@@ -25,6 +25,7 @@ SUPERVISION_METRICS = {
     "recoveries": "env/recoveries_total",
     "recovery_seconds": "env/recovery_seconds_total",
     "replayed_steps": "env/replayed_steps_total",
+    "outputs_repaired": "env/repaired_outputs_total",
 }
 """Metric names of the fields of `SupervisionTotals`."""
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from agents.api import Array, Params
+from envpool_bridge.envs.io.output_rules import REPAIRS
 from envpool_bridge.envs.protocol import EpisodeReset, StagedRows, first_rows, step_rows
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
 from envpool_bridge.spec.specs import NEXT_LEVEL
@@ -54,6 +55,7 @@ class SerialCollector:
             cast("StagedRows", self._rows).read_stage = lambda row: self._stage
         self._steps = self._t = 0
         self._acting_seconds = self._stepping_seconds = 0.0
+        self._repaired_before = REPAIRS.total
 
     def publish(self, version: int, params: Params) -> None:
         """Publishes parameters for the next slots."""
@@ -109,6 +111,7 @@ class SerialCollector:
         """Returns counts and busy seconds; a single thread does not wait."""
         return {
             "env/busy_seconds": self._stepping_seconds,
+            "env/repaired_outputs_total": REPAIRS.total - self._repaired_before,
             "inference/busy_seconds": self._acting_seconds,
             "inference/calls": self._steps,
             "inference/rows": self._steps * self._shape.num_rows,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from envpool_bridge.envs.io import validation
+from envpool_bridge.envs.io.output_rules import OutputRules, raise_bad_output
 from envpool_bridge.envs.protocol import EpisodeReset, FirstRows, GymnasiumReset, ResetRequest, StepRows
 from envpool_bridge.envs.seeding import NamedSeeds
 from envpool_bridge.errors import UserError, WorkerError
@@ -68,7 +69,7 @@ class JaxRows:
         self._env = env
         self._spec = env.spec()
         self._row_ids = np.asarray(row_ids, np.uint32)
-        self._values = validation.ValueCheck(self._spec, list(row_ids), strict)
+        self._values = validation.ValueCheck(self._spec, OutputRules(self._spec.env_id, row_ids, strict))
         self._device = _cpu_device()
         self._num_steps = 0
         self._run_seed = run_seed
@@ -183,7 +184,7 @@ class JaxRows:
             index, row = (int(number) for number in bad[0])
             step = self._num_steps - len(observation) + 1 + index
             problem = f"expected 0 <= value < {spec.num_values}, got {observation[index, row]}"
-            validation.raise_bad_output(self._spec.env_id, int(self._row_ids[row]), step, name, problem)
+            raise_bad_output(self._spec.env_id, int(self._row_ids[row]), step, name, problem)
 
     def _validate_finite(self, action: np.ndarray) -> None:
         if isinstance(self._spec.action, DiscreteSpec) or np.isfinite(action).all():

@@ -55,6 +55,9 @@ EXPORTED = (
     ),
     PromMetric("jaxsrl_env_disabled_rows", "env/disabled_rows", "gauge", "Rows that are no longer stepped."),
     PromMetric(
+        "jaxsrl_env_repaired_outputs", "env/repaired_outputs_total", "counter", "Outputs that were not as declared."
+    ),
+    PromMetric(
         "jaxsrl_nonfinite_updates",
         "learner/nonfinite_updates_total",
         "counter",

@@ -179,6 +179,8 @@ def failures(values: dict[str, float]) -> Iterator[tuple[str, str]]:
         yield "workers", f"{restarts} restarted{hung}, {cut} episodes cut"
     if count("env/disabled_rows"):
         yield "rows", f"{count('env/disabled_rows')} are no longer stepped"
+    if count("env/repaired_outputs_total"):
+        yield "repaired", f"{count('env/repaired_outputs_total'):,} outputs of environments were not as declared"
     if count("learner/nonfinite_updates_total"):
         yield "skipped", f"{count('learner/nonfinite_updates_total')} updates were not finite"
     if count("checkpoint/failed_saves_total"):

@@ -105,7 +105,11 @@ def observations(draw, name):
 def is_legal_number(value, low, high, stored):
     with np.errstate(over="ignore"):
         kept = stored(value)
-    return bool(math.isfinite(kept)) and low <= kept <= high
+    slack = (
+        16 * np.finfo(np.float32).eps * max([abs(bound) for bound in (low, high) if math.isfinite(bound)], default=0)
+    )
+    slack = slack if stored is np.float32 else 0
+    return bool(math.isfinite(kept)) and low - slack <= kept <= high + slack
 
 
 def is_legal_integer(value, low, high):
@@ -137,6 +141,7 @@ def is_legal_observation(space, value):
 
 
 def is_legal_reward(value):
+    value = value[()] if isinstance(value, np.ndarray) and value.shape == () else value
     if isinstance(value, bool | np.bool_ | np.ndarray) or not isinstance(value, numbers.Real | np.number):
         return False
     if isinstance(value, complex | np.complexfloating):
@@ -148,7 +153,9 @@ def is_legal_reward(value):
 
 
 def is_legal_flag(value):
-    return isinstance(value, bool | np.bool_)
+    return isinstance(value, bool | np.bool_) or (
+        isinstance(value, np.ndarray) and value.shape == () and value.dtype == bool
+    )
 
 
 def is_legal(space, result):

@@ -60,8 +60,8 @@ def test_environments_judge_actions_that_are_not_finite(make, mode):
     assert env.step(np.zeros((2, 1), np.float32))[1].tolist() == [0.0, 0.0]
 
 
-def test_an_observation_that_is_not_finite_still_ends_the_pool(make):
-    env = make(STRENGTH, True)
+def test_an_observation_that_is_not_finite_ends_a_strict_pool(make):
+    env = make(STRENGTH, True, strict=True)
     with pytest.raises(BadEnvOutputError, match="row 1, step 1: bad observation"):
         env.step(np.array([[0.5], [np.nan]], np.float32))
 

@@ -120,7 +120,7 @@ def test_recv_returns_final_observations_of_its_rows():
 def test_a_final_observation_outside_its_space_names_the_row(row, length):
     space = spaces.Box(-100.0, 10.0 + length - 1, (3,), np.float64)
     functions = [partial(Counting, space, length if each == row else 1 + each % 2) for each in range(4)]
-    env = PoolVectorEnv(functions, num_workers=1, autoreset_mode=SAME_STEP)
+    env = PoolVectorEnv(functions, num_workers=1, autoreset_mode=SAME_STEP, strict=True)
     try:
         env.reset(seed=0)
         for _ in range(length - 1):

@@ -378,7 +378,7 @@ def test_wrong_output_still_names_the_row(make):
         def observation(self):
             return np.array([self.start, np.nan if self.start == 2 else self.count], np.float32)
 
-    env = make([partial(Bad, start) for start in range(4)], num_workers=2)
+    env = make([partial(Bad, start) for start in range(4)], num_workers=2, strict=True)
     with pytest.raises(BadEnvOutputError, match="row 2"):
         env.reset()
 

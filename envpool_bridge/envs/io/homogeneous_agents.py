@@ -5,6 +5,7 @@ from typing import Any
 
 from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
+from envpool_bridge.envs.io.output_rules import OutputRules
 from envpool_bridge.envs.io.per_agent_rows import blank_observation
 from envpool_bridge.envs.io.validation import ValueCheck
 from envpool_bridge.spec.specs import EnvSpec
@@ -31,8 +32,9 @@ class HomogeneousAgents:
 
     def __init__(self, spec: EnvSpec, row_ids: Sequence[int], strict: bool, clip_actions: bool) -> None:
         self._names = [agent.name for agent in spec.agents]
-        self._writer = ObservationWriter(spec, row_ids)
-        self._values = ValueCheck(spec, row_ids, strict)
+        rules = OutputRules(spec.env_id, row_ids, strict)
+        self._writer = ObservationWriter(spec, rules)
+        self._values = ValueCheck(spec, rules)
         self._actions = ActionReader(spec.action, clip_actions)
         self._blank = blank_observation(spec.agents[0])
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from envpool_bridge.envs.io import validation
+from envpool_bridge.envs.io.output_rules import raise_bad_output
 from envpool_bridge.envs.protocol import StepRows
 
 
@@ -34,5 +35,5 @@ def write_infos(
                 value = value.item()
             if not isinstance(value, numbers.Real | np.bool_):
                 problem = f"expected a number in a recorded info field, got {validation.describe(value)}"
-                validation.raise_bad_output(env_id, row_ids[row], step, f"info[{name!r}]", problem)
+                raise_bad_output(env_id, row_ids[row], step, f"info[{name!r}]", problem)
             target[row] = value

@@ -3,11 +3,12 @@
 import contextlib
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from envpool_bridge.envs.io import validation
+from envpool_bridge.envs.io.output_rules import OutputRules
 from envpool_bridge.spec.encoding import start_of
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, SpecTree
 from envpool_bridge.spec.tree import Path, Tree, is_dict, is_tuple, items, leaves, lookup, shown_path
@@ -23,13 +24,13 @@ class ObservationWriter:
 
     Args:
         spec: spec of a row.
-        row_ids: ids of the rows.
+        rules: treatment of observations of another form.
     """
 
-    def __init__(self, spec: EnvSpec, row_ids: Sequence[int]) -> None:
-        self._env_id, self._row_ids = spec.env_id, row_ids
+    def __init__(self, spec: EnvSpec, rules: OutputRules) -> None:
+        self._rules = rules
         self._spec = spec.observation
-        self._leaves = [(path, _LeafWriter(spec.env_id, row_ids, path, leaf)) for path, leaf in items(spec.observation)]
+        self._leaves = [(path, _LeafWriter(rules, path, leaf)) for path, leaf in items(spec.observation)]
         self._frames = [leaf.frames if isinstance(leaf, ArraySpec) else 1 for leaf in leaves(spec.observation)]
         self._only = self._leaves[0][1] if isinstance(spec.observation, LeafSpec) else None
 
@@ -95,25 +96,32 @@ class ObservationWriter:
             problem = structure_problem(self._spec, observation, ())
             if problem is not None:
                 path, text = problem
-                validation.raise_bad_output(
-                    self._env_id, self._row_ids[row], step, shown_path("observation", path), text
-                )
+                is_fatal = structure_problem(self._spec, observation, (), exact=False) is not None
+                treat = self._rules.reject if is_fatal else self._rules.repair
+                treat(row, step, shown_path("observation", path), text)
 
 
-def structure_problem(spec: SpecTree, value: Any, path: Path) -> tuple[Path, str] | None:
-    """Returns the path at which a value's structure differs from its spec and the problem, or None."""
+def structure_problem(spec: SpecTree, value: Any, path: Path, exact: bool = True) -> tuple[Path, str] | None:
+    """Returns the path at which a value's structure differs from its spec and the problem, or None.
+
+    Args:
+        spec: spec of the value.
+        value: observation.
+        path: of the value.
+        exact: False accepts further items of a dict, and lists for tuples.
+    """
     if is_dict(spec):
-        if not isinstance(value, dict) or set(value) != set(spec):
+        if not isinstance(value, dict) or (set(value) != set(spec) if exact else not set(value) >= set(spec)):
             got = f"a dict of {sorted(map(str, value))}" if isinstance(value, dict) else validation.describe(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
             return path, f"expected a dict of {sorted(spec)}, got {got}"
         children = [(key, spec[key], value[key]) for key in sorted(spec)]
     elif is_tuple(spec):
-        if not isinstance(value, tuple) or len(value) != len(spec):  # pyright: ignore[reportUnknownArgumentType]
+        if not isinstance(value, tuple if exact else tuple | list) or len(value) != len(spec):  # pyright: ignore[reportUnknownArgumentType]
             return path, f"expected a tuple of {len(spec)}, got {validation.describe(value)}"
         children = [(number, child, value[number]) for number, child in enumerate(spec)]
     else:
         return None
-    problems = (structure_problem(child, item, (*path, key)) for key, child, item in children)
+    problems = (structure_problem(child, item, (*path, key), exact) for key, child, item in children)
     return next((problem for problem in problems if problem is not None), None)
 
 
@@ -124,11 +132,11 @@ class _LeafWriter:
     row.
     """
 
-    def __init__(self, env_id: str, row_ids: Sequence[int], path: Path, spec: LeafSpec) -> None:
-        self._env_id, self._row_ids, self._field = env_id, row_ids, shown_path("observation", path)
+    def __init__(self, rules: OutputRules, path: Path, spec: LeafSpec) -> None:
+        self._rules, self._field = rules, shown_path("observation", path)
         self._spec = spec
         self._form = validation.ObservationForm(spec)
-        self._num_rows, self._shape = len(row_ids), spec.stored_shape
+        self._num_rows, self._shape = len(rules.row_ids), spec.stored_shape
         self._dtype = np.dtype(spec.source_dtype)
         self._joins = not isinstance(spec, DiscreteSpec) and len(self._shape) > 0
         self._small = self._dtype.itemsize * int(np.prod(self._shape)) <= _SMALL_BYTES
@@ -204,7 +212,12 @@ class _LeafWriter:
         """Writes the value of one row."""
         problem = self._form.problem(observation)
         if problem is not None:
-            self._raise(row, step, problem)
+            repaired = self._form.repaired(observation)
+            if repaired is None:
+                self._raise(row, step, problem)
+            self._rules.repair(row, step, self._field, problem)
+            observation = repaired
+        observation = validation.as_numpy(observation)
         if not isinstance(self._spec, ArraySpec):
             out[row] = observation - start_of(self._spec)
             return
@@ -220,5 +233,5 @@ class _LeafWriter:
         if value.dtype.kind in "iu" and not np.array_equal(value, stored):
             self._raise(row, step, f"expected values that fit {stored.dtype}, got {value}")
 
-    def _raise(self, row: int, step: int, problem: str) -> None:
-        validation.raise_bad_output(self._env_id, self._row_ids[row], step, self._field, problem)
+    def _raise(self, row: int, step: int, problem: str) -> NoReturn:
+        self._rules.reject(row, step, self._field, problem)

@@ -7,6 +7,7 @@ import numpy as np
 
 from envpool_bridge.envs.io.action_reader import ActionReader
 from envpool_bridge.envs.io.observation_writer import ObservationWriter
+from envpool_bridge.envs.io.output_rules import OutputRules
 from envpool_bridge.envs.io.validation import ValueCheck
 from envpool_bridge.spec.encoding import restored
 from envpool_bridge.spec.padding import cut
@@ -23,6 +24,9 @@ class PerAgentRows:
         row_ids: ids of all R rows.
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds.
+
+    Attributes:
+        rules: treatment of bad output.
     """
 
     def __init__(self, spec: EnvSpec, place: int, row_ids: Sequence[int], strict: bool, clip_actions: bool) -> None:
@@ -34,8 +38,9 @@ class PerAgentRows:
         own = EnvSpec(
             f"{spec.env_id}, agent {agent.name}", agent.observation, agent.action, action_mask=agent.action_mask
         )
-        self._writer = ObservationWriter(own, self._row_ids)
-        self._values = ValueCheck(own, self._row_ids, strict)
+        self.rules = OutputRules(own.env_id, self._row_ids, strict)
+        self._writer = ObservationWriter(own, self.rules)
+        self._values = ValueCheck(own, self.rules)
         self._actions = ActionReader(agent.action, clip_actions)
         self._buffer = zeros_of(agent.observation, (len(self._row_ids),))
         self._blank = blank_observation(agent)

@@ -1,23 +1,31 @@
-"""Validation of environment output: nothing is cast, broadcast or accepted silently.
+"""Validation of environment output: nothing is cast, broadcast or accepted silently (see `OutputRules`).
 
 Checks are split by cost: the form (type, shape, dtype) of everything at every step, the values (finite, in range) of
 many steps at once.
 """
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import le
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from envpool_bridge.errors import BadEnvOutputError
+from envpool_bridge.envs.io.output_rules import (
+    OutputRules,
+    as_numpy,
+    converted,
+    describe,
+    flag_of,
+    number_of,
+)
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec, MultiDiscreteSpec, SpecTree
 from envpool_bridge.spec.tree import Tree, items, leaves, shown_path
 
 BOOLS = frozenset({bool, np.bool_})
 NUMBERS = frozenset({float, int, np.float64, np.float32, np.int64, np.int32})
 _FEW = 4096
+_ULPS = 16  # of float32 at most, at the larger bound: an environment's rounding may leave the bounds by so much
 _FEW_ROWS, _FEW_ELEMENTS = 8, 16  # for so few numbers, comparisons in Python are faster than calls of numpy
 _LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
@@ -36,6 +44,7 @@ class ObservationForm:
         is_array = self._is_array and type(observation) is np.ndarray
         if is_array and observation.shape == self._shape and observation.dtype == self._dtype:
             return None  # the usual case
+        observation = as_numpy(observation)
         if isinstance(spec, DiscreteSpec):
             if type(observation) is bool or not (
                 isinstance(observation, numbers.Integral) or _is_integer_scalar(observation)
@@ -55,6 +64,11 @@ class ObservationForm:
             return _range_problem(spec, np.asarray(observation))
         return None
 
+    def repaired(self, observation: Any) -> Any:
+        """Returns an equal or rounded value in the right form; None if there is none."""
+        value = converted(observation, self._shape, self._dtype)
+        return value if value is None or self.problem(value) is None else None
+
 
 def _range_problem(spec: MultiDiscreteSpec, value: np.ndarray) -> str | None:
     stored = value.astype(np.int64) - spec.starts
@@ -72,15 +86,14 @@ class ValueCheck:
 
     Args:
         spec: spec of a row.
-        row_ids: ids of the rows.
-        strict: see OutputRules.
+        rules: treatment of bad values; all but non-finite ones and masks can be accepted.
     """
 
-    def __init__(self, spec: EnvSpec, row_ids: Sequence[int], strict: bool = True) -> None:
-        self._env_id, self._row_ids = spec.env_id, row_ids
+    def __init__(self, spec: EnvSpec, rules: OutputRules) -> None:
+        self._rules, num_rows = rules, len(rules.row_ids)
         observation_leaves = list(items(spec.observation))
         self._checks = [
-            (place, shown_path("observation", path), _LeafValueCheck(leaf, len(row_ids), strict))
+            (place, shown_path("observation", path), _LeafValueCheck(leaf, num_rows))
             for place, (path, leaf) in enumerate(observation_leaves)
             if isinstance(leaf, ArraySpec)  # a discrete value is validated before it is stored
         ]
@@ -90,7 +103,7 @@ class ValueCheck:
         self._mask_groups = mask_groups(spec.action)
 
     def verify(self, observation: Tree, reward: np.ndarray | None, newest_step: int) -> None:
-        """Raises on the first bad value.
+        """Treats bad values.
 
         Args:
             observation: [N, R, *stored_shape] a leaf, of the steps `newest_step - N + 1` to `newest_step`.
@@ -101,17 +114,13 @@ class ValueCheck:
             BadEnvOutputError: names the row, the step and the field.
         """
         arrays = leaves(observation)
-        bad = self._first_bad(arrays)
-        if bad is None and reward is not None:
-            good = np.isfinite(reward)
-            if not _all_true(good):
-                bad = "reward", *_first_bad(good, reward, f"a finite {reward.dtype}")
-        if bad is not None:
-            field, place, row, problem = bad
-            raise_bad_output(self._env_id, self._row_ids[row], newest_step - len(arrays[0]) + 1 + place, field, problem)
+        if self._first_bad(arrays) is None and (reward is None or _all_true(np.isfinite(reward))):
+            return
+        first_step = newest_step - len(arrays[0]) + 1
+        self._judge(arrays, reward, lambda place, row: (row, first_step + place))
 
     def verify_rows(self, rows: Sequence[int], observation: Tree, step: int) -> None:
-        """Raises on the first bad value of some rows in one step.
+        """Treats the bad values of some rows in one step.
 
         Args:
             rows: N indices in [0, R).
@@ -124,15 +133,38 @@ class ValueCheck:
         arrays = leaves(observation)
         if self._mask is None and all(check.accepts_few(rows, arrays[place]) for place, _, check in self._checks):
             return
-        bad = self._first_bad([array[rows, None] for array in arrays])
-        if bad is not None:
-            field, place, _, problem = bad
-            raise_bad_output(self._env_id, self._row_ids[rows[place]], step, field, problem)
+        chosen = [array[rows, None] for array in arrays]
+        if self._first_bad(chosen) is not None:
+            self._judge(chosen, None, lambda place, _: (rows[place], step))
 
-    def _first_bad(self, arrays: Sequence[np.ndarray]) -> tuple[str, int, int, str] | None:
-        """Returns (field, step, row, problem) of the first bad value of leaves [N, R, ...] or [N, 1, ...], or None."""
+    def _judge(
+        self, arrays: Sequence[np.ndarray], reward: np.ndarray | None, locate: Callable[[int, int], tuple[int, int]]
+    ) -> None:
+        """Treats bad values of leaves [N, R, ...]; `locate` returns (row, step) of an entry of [N, R]."""
+        rules = self._rules
+        broken = None if rules.allows_nan else self._first_bad(arrays, bounds=False)
+        finite = np.ones(arrays[0].shape[:2], bool) if reward is None else np.isfinite(reward)
+        if broken is None and reward is not None and not finite.all():
+            broken = "reward", *_first_bad(finite, reward, f"a finite {reward.dtype}")
+        if broken is not None and not rules.allows_nan:
+            field, place, row, problem = broken
+            rules.reject(*locate(place, row), field, problem)
+        field, _, _, problem = self._first_bad(arrays) or broken or ("reward", 0, 0, "")
+        bad = ~finite
+        for place, _, check in self._checks:
+            bad |= check.outside(arrays[place])
+        for place, row in np.argwhere(bad).tolist():
+            rules.repair(*locate(place, row), field, problem)
+
+    def _first_bad(self, arrays: Sequence[np.ndarray], bounds: bool = True) -> tuple[str, int, int, str] | None:
+        """Returns (field, step, row, problem) of the first bad value of leaves [N, R, ...] or [N, 1, ...], or None.
+
+        Args:
+            arrays: the leaves.
+            bounds: False ignores finite values outside the bounds.
+        """
         for place, name, check in self._checks:
-            bad = check.first_bad(arrays[place])
+            bad = check.first_bad(arrays[place]) if bounds else check.first_not_finite(arrays[place])
             if bad is not None:
                 return name, *bad
         bad = None if self._mask is None else _illegal_mask(arrays[self._mask], self._mask_groups)
@@ -142,9 +174,9 @@ class ValueCheck:
 class _LeafValueCheck:
     """Validator of finiteness and range of one leaf."""
 
-    def __init__(self, spec: ArraySpec, num_rows: int, strict: bool) -> None:
-        low, high = _checked_bounds(spec, strict)
-        self._bounds = {"low": low, "high": high}
+    def __init__(self, spec: ArraySpec, num_rows: int) -> None:
+        low, high = _checked_bounds(spec)
+        self._bounds = {"low": spec.bound("low"), "high": spec.bound("high")}
         self._low, self._high = _for_rows(low, spec, num_rows), _for_rows(high, spec, num_rows)
         self._check_finite = low is None and np.dtype(spec.dtype).kind == "f"
         self._few_ranges = _ranges_of_few(low, high, spec)
@@ -164,9 +196,7 @@ class _LeafValueCheck:
         # Rows and elements as one axis, so that numpy's inner loop is long.
         flat = stored.reshape(len(stored), -1)
         if self._check_finite:
-            good = np.isfinite(flat)
-            if not _all_true(good):
-                return _first_bad(good.reshape(stored.shape), stored, "a finite value")
+            return self.first_not_finite(stored)
         for bound, compare, side, name in (
             (self._low, np.greater_equal, "least", "low"),
             (self._high, np.less_equal, "most", "high"),
@@ -177,6 +207,20 @@ class _LeafValueCheck:
                     shown = _shown(self._bounds[name])
                     return _first_bad(good.reshape(stored.shape), stored, f"at {side} {shown} (the space's {name})")
         return None
+
+    def first_not_finite(self, stored: np.ndarray) -> tuple[int, int, str] | None:
+        """Returns (step, row, problem) of the first value of [N, R, ...] that is not finite, or None."""
+        good = np.isfinite(stored.reshape(len(stored), -1))
+        return None if _all_true(good) else _first_bad(good.reshape(stored.shape), stored, "a finite value")
+
+    def outside(self, stored: np.ndarray) -> np.ndarray:
+        """Returns which entries of [N, R, ...] have a value that is not finite or outside the bounds, [N, R] bool."""
+        flat = stored.reshape(len(stored), -1)
+        good: np.ndarray = np.isfinite(flat)
+        for bound, compare in ((self._low, np.greater_equal), (self._high, np.less_equal)):
+            if bound is not None:
+                good &= compare(flat, bound[: flat.shape[1]] if bound.ndim else bound)
+        return np.logical_not(good.reshape(*stored.shape[:2], -1).all(-1))
 
 
 def _all_true(flags: np.ndarray) -> bool:
@@ -221,9 +265,9 @@ def _ranges_of_few(
     return each[0], each[1]
 
 
-def _checked_bounds(spec: ArraySpec, strict: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _checked_bounds(spec: ArraySpec) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Returns the bounds to compare with; (None, None) if every value is legal, or only finiteness is validated."""
-    low, high = (spec.bound("low"), spec.bound("high")) if strict else (None, None)
+    low, high = spec.bound("low"), spec.bound("high")
     if low is None and high is None:
         return None, None
     if np.dtype(spec.dtype).kind == "b":
@@ -235,10 +279,14 @@ def _checked_bounds(spec: ArraySpec, strict: bool) -> tuple[np.ndarray | None, n
             np.asarray(limits.max, spec.dtype) if high is None else high,
         )
     # With the largest finite number in place of infinity, the same comparisons reject infinity and NaN.
-    largest = np.finfo(spec.dtype).max
-    low = np.maximum(-largest if low is None else low, -largest)
-    high = np.minimum(largest if high is None else high, largest)
-    return np.asarray(low, spec.dtype), np.asarray(high, spec.dtype)
+    limits = np.finfo(spec.dtype)
+    low = np.maximum(-limits.max if low is None else low, -limits.max)
+    high = np.minimum(limits.max if high is None else high, limits.max)
+    sizes = [np.where(np.abs(bound) < limits.max, np.abs(bound), 0) for bound in (low, high)]
+    slack = _ULPS * min(limits.eps, np.finfo(np.float32).eps) * np.maximum(*sizes)
+    return np.asarray(np.maximum(low - slack, -limits.max), spec.dtype), np.asarray(
+        np.minimum(high + slack, limits.max), spec.dtype
+    )
 
 
 def reward_error(reward: Any, dtype: str = "float32") -> str | None:
@@ -253,6 +301,43 @@ def reward_error(reward: Any, dtype: str = "float32") -> str | None:
     return None if finite else f"expected a finite {dtype}, got {str(reward)[:60]}"
 
 
+def plain_reward(rules: OutputRules, row: int, step: int, reward: Any, dtype: str = "float32") -> Any:
+    """Returns a reward as a number, which is finite in `dtype` unless `rules.allows_nan`.
+
+    Raises:
+        BadEnvOutputError: it is no number, or of another form where the rules are strict.
+    """
+    array = as_numpy(reward)
+    given = array[()] if isinstance(array, np.ndarray) and not array.ndim else reward
+    problem = reward_error(given, dtype)
+    if problem is None:
+        return given
+    number = number_of(given)
+    if number is None or not (rules.allows_nan or reward_error(number, dtype) is None):
+        rules.reject(row, step, "reward", problem)
+    if np.isfinite(number):  # others are counted by ValueCheck
+        rules.repair(row, step, "reward", problem)
+    return number
+
+
+def plain_flag(rules: OutputRules, row: int, step: int, field: str, flag: Any) -> Any:
+    """Returns a flag as a bool.
+
+    Raises:
+        BadEnvOutputError: it is no flag, or of another form where the rules are strict.
+    """
+    array = as_numpy(flag)
+    given = array[()] if isinstance(array, np.ndarray) and not array.ndim else flag
+    problem = flag_error(given)
+    if problem is None:
+        return given
+    plain = flag_of(given)
+    if plain is None:
+        rules.reject(row, step, field, problem)
+    rules.repair(row, step, field, problem)
+    return plain
+
+
 def are_plain_rewards(rewards: Sequence[Any], dtype: str = "float32") -> bool:
     """Returns whether all are ordinary numbers that are finite in `dtype`: fast; `reward_error` describes the exceptions."""
     largest = _LARGEST[dtype]
@@ -262,22 +347,6 @@ def are_plain_rewards(rewards: Sequence[Any], dtype: str = "float32") -> bool:
 def flag_error(flag: Any) -> str | None:
     """Returns the problem of a `terminated` or `truncated` flag; None for a bool."""
     return None if type(flag) in BOOLS else f"expected a bool, got {describe(flag)}"
-
-
-def raise_bad_output(env_id: str, row: int, step: int, field: str, problem: str) -> NoReturn:
-    """Raises the error for a bad field."""
-    raise BadEnvOutputError(
-        f"{env_id}, row {row}, step {step}: bad {field}: {problem}. "
-        f"Fix the environment, or declare its actual output in its spaces"
-    )
-
-
-def describe(value: Any) -> str:
-    """Describes a wrong value briefly."""
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape} and dtype {value.dtype}"
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
 
 
 def _is_integer_scalar(value: Any) -> bool:

@@ -1,14 +1,13 @@
 """Writer of a vector environment's observations, all rows at once; raises if their form differs from the spec."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from envpool_bridge.envs.io import validation
 from envpool_bridge.envs.io.observation_writer import structure_problem
+from envpool_bridge.envs.io.output_rules import OutputRules, as_numpy, converted
 from envpool_bridge.spec.encoding import start_of
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
-from envpool_bridge.spec.tree import Path, Tree, items, leaves, lookup, shown_path
+from envpool_bridge.spec.tree import Tree, items, leaves, lookup, shown_path
 
 
 class VectorObservationWriter:
@@ -16,13 +15,13 @@ class VectorObservationWriter:
 
     Args:
         spec: spec of a row.
-        row_ids: ids of the rows.
+        rules: treatment of observations of another form.
     """
 
-    def __init__(self, spec: EnvSpec, row_ids: Sequence[int]) -> None:
-        self._env_id, self._row_ids = spec.env_id, row_ids
+    def __init__(self, spec: EnvSpec, rules: OutputRules) -> None:
+        self._rules = rules
         self._spec = spec.observation
-        self._leaves = [(path, _LeafWriter(leaf, len(row_ids))) for path, leaf in items(spec.observation)]
+        self._leaves = [(path, _LeafWriter(leaf, len(rules.row_ids))) for path, leaf in items(spec.observation)]
         self._is_one_leaf = isinstance(spec.observation, LeafSpec)
 
     def write(self, observation: Tree, out: Tree, step: int) -> None:
@@ -39,14 +38,17 @@ class VectorObservationWriter:
         if not self._is_one_leaf:
             difference = structure_problem(self._spec, observation, ())
             if difference is not None:
-                self._raise(0, step, *difference)
+                self._rules.reject(0, step, shown_path("observation", difference[0]), difference[1])
         for (path, writer), target in zip(self._leaves, leaves(out), strict=True):
-            problem = writer.write(lookup(observation, path), target)
-            if problem is not None:
-                self._raise(problem[0], step, path, problem[1])
-
-    def _raise(self, row: int, step: int, path: Path, problem: str) -> None:
-        validation.raise_bad_output(self._env_id, self._row_ids[row], step, shown_path("observation", path), problem)
+            values = as_numpy(lookup(observation, path))
+            problem = writer.write(values, target)
+            if problem is None:
+                continue
+            field, repaired = shown_path("observation", path), writer.repaired(values)
+            if repaired is None or writer.write(repaired, target) is not None:
+                self._rules.reject(problem[0], step, field, problem[1])
+            for row in range(len(self._rules.row_ids)):
+                self._rules.repair(row, step, field, problem[1])
 
 
 class _LeafWriter:
@@ -61,6 +63,10 @@ class _LeafWriter:
         if not isinstance(spec, ArraySpec):
             sizes = spec.num_values
             self._sizes = np.asarray(sizes, np.int64).reshape(() if isinstance(spec, DiscreteSpec) else spec.shape)
+
+    def repaired(self, values: object) -> np.ndarray | None:
+        """Returns equal or rounded values in the right form; None if there are none."""
+        return converted(values, self._shape, self._source)
 
     def write(self, values: object, out: np.ndarray) -> tuple[int, str] | None:
         """Writes all rows; returns (row, problem) on failure."""

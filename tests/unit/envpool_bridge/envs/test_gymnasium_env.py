@@ -89,7 +89,7 @@ def test_between_them_a_one_is_recorded_as_the_true_it_means(monkeypatch):
 def test_non_finite_observation_is_reported_before_the_action(monkeypatch):
     rows, out = rows_that_say(monkeypatch, {3: (NAN, 0.5, False, False, {})})
     step(rows, out, 3)
-    with pytest.raises(BadEnvOutputError, match="row 10, step 3: bad observation: expected at least"):
+    with pytest.raises(BadEnvOutputError, match="row 10, step 3: bad observation: expected a finite value"):
         step(rows, out, 1, action=np.nan)
 
 

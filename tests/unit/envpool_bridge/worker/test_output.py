@@ -25,7 +25,7 @@ class Prints(gymnasium.Env):
             print("closed")
             raise OSError("cannot close")
 
-envs = PoolVectorEnv(Prints, 2, num_workers=1)
+envs = PoolVectorEnv(Prints, 2, num_workers=1, strict=True)
 envs.reset()
 envs.set_attr("closes", True)
 try:
