@@ -11,9 +11,37 @@ from envpool_bridge.envs.parallel_env import AgentsWrapper, ParallelEnv, Paralle
 
 
 def with_masks_of_infos(env: ParallelEnv) -> ParallelEnv:
-    """Wraps the environment if its infos have action masks; resets it to detect them."""
-    _, infos = env.reset()
-    return InfoMasks(env) if any(MASK in info for info in infos.values()) else env  # pyright: ignore[reportReturnType]
+    """Wraps the environment: masks in the infos of its reset count, masks that appear later are an error. Resets it."""
+    observations, infos = env.reset()
+    wrapper = InfoMasks if _have_masks(infos) else _NoInfoMasks
+    has_own = any(isinstance(shown, dict) and MASK in shown for shown in observations.values())
+    return env if wrapper is _NoInfoMasks and has_own else wrapper(env)  # pyright: ignore[reportReturnType]
+
+
+def _have_masks(infos: dict[str, dict[str, Any]]) -> bool:
+    return any(isinstance(info, dict) and MASK in info for info in infos.values())
+
+
+class _NoInfoMasks(AgentsWrapper):
+    """An environment whose first infos have no action masks, with which the form of observations is decided."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> ParallelReset:
+        observations, infos = self._env.reset(seed=seed, options=options)
+        self._reject_masks(infos)
+        return observations, infos
+
+    def step(self, actions: dict[str, Any]) -> ParallelStep:
+        result = self._env.step(actions)
+        if isinstance(result, tuple) and isinstance(result[-1], dict):  # rows validate the form
+            self._reject_masks(result[-1])
+        return result
+
+    def _reject_masks(self, infos: dict[str, dict[str, Any]]) -> None:
+        if _have_masks(infos):
+            raise ValueError(
+                f"expected infos without {MASK!r}, as at the first reset of this environment, got one: return masks with every "
+                f"reset too (ones, where all actions are legal), or never"
+            )
 
 
 class InfoMasks(AgentsWrapper):

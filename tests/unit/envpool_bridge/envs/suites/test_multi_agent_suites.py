@@ -7,10 +7,12 @@ import pytest
 from gymnasium import spaces
 
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.function_source import as_source
 from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.protocol import EpisodeReset, first_rows, step_rows
 from envpool_bridge.envs.seeding import EpisodeSeeds
 from envpool_bridge.envs.suites.masks_from_infos import InfoMasks, with_masks_of_infos
+from envpool_bridge.errors import WorkerError
 from envpool_bridge.pool import EnvPool, PoolOptions
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
@@ -180,8 +182,28 @@ def test_masks_in_infos_become_part_of_the_observation():
     assert [seen[name]["action_mask"].tolist() for name in "ab"] == [[0, 1], [1, 1, 1]]
     assert seen["a"]["observation"].shape == (3,)
     assert env.agents == ["a", "b"]
-    without = Scripted()
-    assert with_masks_of_infos(without) is without
+
+
+def test_masks_that_appear_after_the_first_reset_are_errors():
+    late = {"b": {"action_mask": np.array([0, 1, 1])}}
+
+    class Late(Scripted):
+        at_reset = False
+
+        def reset(self, seed=None, options=None):
+            observations, infos = super().reset(seed, options)
+            return observations, late if self.at_reset else infos
+
+        def step(self, actions):
+            return *super().step(actions)[:4], late
+
+    with pytest.raises(WorkerError, match="step 1: ValueError: expected infos without 'action_mask', as at the first"):
+        played(as_source(Late), 1)
+    env = with_masks_of_infos(Late())
+    env._env.at_reset = True
+    with pytest.raises(ValueError, match="return masks with every reset too"):
+        env.reset()
+    assert with_masks_of_infos(Late(mask=True)).step({"a": 0, "b": 0})[4] == late  # its observations have masks
 
 
 @pytest.mark.parametrize(("env_id", "players", "size", "actions"), [("Full", 2, 658, 20), ("Small", 3, 226, 18)])
