@@ -228,7 +228,7 @@ def space_of_spec(spec: SpecTree) -> gymnasium.Space:
     if isinstance(leaf, ArraySpec):
         return _box(leaf)
     if leaf.source_dtype == "int8" and {*leaf.num_values} == {2} and not any(leaf.start):
-        return spaces.MultiBinary(leaf.shape if len(leaf.shape) > 1 else leaf.shape[0])
+        return spaces.MultiBinary(leaf.shape[0] if len(leaf.shape) == 1 else leaf.shape)
     sizes, starts = np.reshape(leaf.num_values, leaf.shape), np.reshape(leaf.start, leaf.shape)
     return spaces.MultiDiscrete(sizes, np.dtype(leaf.source_dtype).type, start=starts)
 
