@@ -10,6 +10,8 @@ import jax
 
 from agents.api import Agent, AnyAgent
 from agents.catalog import find_algorithm
+from agents.networks.config import NetworkConfig
+from agents.networks.policy_head import describe_narrow_policy
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.fingerprint import fingerprint
@@ -125,6 +127,9 @@ def run(
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
+            network = getattr(experiment, "network", None)
+            if isinstance(network, NetworkConfig) and (warning := describe_narrow_policy(network, spec)):
+                setup.log(warning)
             report = TrainingLoop(setup, _make_trainable(setup, coordinator, placement), coordinator, callbacks).run()
             if processes is not None:
                 state = jax.device_get(report.state)  # host arrays, which this process can use without the others

@@ -46,8 +46,8 @@ class NetworkConfig:
         dtype: Type in which torsos and cores compute. Parameters, recurrent states and outputs are float32 in any case.
         remat: Compute the torso's intermediate results again in the gradient instead of keeping them: less memory, more time.
         squash: Squash continuous actions into their bounds (TanhNormal) instead of clipping in the environment.
-        initial_log_std: Initial logarithm of the standard deviation of continuous actions, in action units. With `squash`, in
-            units of the Gaussian before squashing.
+        initial_log_std: Initial logarithm of the standard deviation of continuous actions. Its unit is half the interval of
+            an element with two finite bounds, otherwise the environment's. With `squash`, it is of the Gaussian before squashing.
         log_std: The standard deviation of continuous actions of on-policy algorithms: a "parameter" that all states share, or
             an output for each "state", `initial_log_std` plus that of a linear layer, clipped to `POLICY_LOG_STD_RANGE`.
         sde_period: Steps for which the noise of gSDE (Raffin et al. 2021) stays the same function of the features; for PPO, A2C,

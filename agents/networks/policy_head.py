@@ -1,11 +1,13 @@
 """Policy head: adds standard deviations and masks illegal actions in a network's outputs."""
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from agents.api import Array, Observation, Params
 from agents.networks.config import POLICY_LOG_STD_RANGE, NetworkConfig
@@ -13,7 +15,9 @@ from agents.networks.distributions import Distribution, distribution_for, find_m
 from agents.networks.state_dependent_noise import feature_log_std, feature_noise, initial_log_std
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, is_one_leaf
-from envpool_bridge.spec.tree import items, lookup, path_name
+from envpool_bridge.spec.tree import items, lookup, path_name, shown_path
+
+_LEAST_SHARE = 0.01  # of a bounded action that the initial deviation covers
 
 
 class PolicyHead(NamedTuple):
@@ -100,6 +104,22 @@ def _make_sde_head(config: NetworkConfig, spec: EnvSpec) -> PolicyHead:
         return feature_noise(outputs[..., size:], params["log_std"], seeds)
 
     return PolicyHead(size, {"log_std": initial_log_std(config, size)}, parameters, distribution, noise)
+
+
+def describe_narrow_policy(config: NetworkConfig, spec: EnvSpec) -> str | None:
+    """Returns a warning if the initial deviation of a Gaussian covers less than a hundredth of its bounds; otherwise None."""
+    share = math.exp(config.initial_log_std) / 2.0
+    bounded = [
+        shown_path("action", path)
+        for path, leaf in items(spec.action)
+        if isinstance(leaf, ArraySpec) and all(np.isfinite(bound).all() for bound in leaf.limits())
+    ]
+    if not bounded or share >= _LEAST_SHARE or config.sde_period is not None:
+        return None
+    return (
+        f"the policy hardly explores: network.initial_log_std {config.initial_log_std} is a deviation of {share:.2%} of the bounds "
+        f"of {', '.join(bounded)}; its unit is half of them, so that -0.5 is 30 %"
+    )
 
 
 def _split(outputs: Array, sizes: Sequence[int]) -> list[Array]:

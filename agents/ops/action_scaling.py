@@ -93,13 +93,13 @@ def _bounds(env_id: str, path: Path, leaf: LeafSpec) -> tuple[np.ndarray, np.nda
             f"{env_id}: expected continuous actions, arrays of floats, got {leaf} for {shown}; use an algorithm for discrete "
             f"actions (dqn, ppo), or PPO for both kinds together"
         )
-    low, high = leaf.bound("low"), leaf.bound("high")
-    if low is None or high is None or not (np.isfinite(low).all() and np.isfinite(high).all()):
+    low, high = (np.broadcast_to(bound, leaf.stored_shape).astype(np.float32).ravel() for bound in leaf.limits())
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise UserError(
             f"{env_id}: expected finite bounds, which actions are scaled to, got {shown} between {leaf.low} and {leaf.high}; "
-            f"wrap the environment (gymnasium.wrappers.RescaleAction), or use PPO"
+            f"wrap the environment (gymnasium.wrappers.TransformAction(env, f, Box(-1, 1, {leaf.shape})) with f from there to its "
+            f"actions), or use PPO"
         )
-    low, high = (np.broadcast_to(bound, leaf.stored_shape).astype(np.float32).ravel() for bound in (low, high))
     if not (low < high).all():
         element = int(np.argmin(low < high))
         raise UserError(

@@ -38,12 +38,12 @@ def _of_leaf(env_id: str, path: Path, leaf: LeafSpec, squash: bool) -> Distribut
     if isinstance(leaf, MultiDiscreteSpec):
         return multi_categorical(leaf.num_values, leaf.shape)
     size = math.prod(leaf.shape)
+    low, high = (np.broadcast_to(bound, leaf.shape).ravel() for bound in leaf.limits())
     if not squash:
-        return diagonal_normal(size, leaf.shape)
-    low, high = leaf.bound("low"), leaf.bound("high")
-    if low is None or high is None or not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+        return diagonal_normal(size, leaf.shape, low, high)
+    if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
         raise UserError(
             f"{env_id}: squashed actions need finite bounds, lower ones below upper ones: got {shown_path('action', path)} "
             f"between {leaf.low} and {leaf.high}; use squash=False"
         )
-    return tanh_normal(size, leaf.shape, np.ravel(low), np.ravel(high))
+    return tanh_normal(size, leaf.shape, low, high)

@@ -16,8 +16,19 @@ _POINTS = np.linspace(-4.5, 4.5, 16, dtype=np.float32)
 _WEIGHTS = np.exp(-0.5 * _POINTS**2) / np.exp(-0.5 * _POINTS**2).sum()
 
 
-def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution:
-    """Returns independent Gaussians. Parameters are means, then log standard deviations; the environment clips to its bounds.
+def diagonal_normal(
+    num_dimensions: int, shape: tuple[int, ...], low: np.ndarray | float = -1.0, high: np.ndarray | float = 1.0
+) -> Distribution:
+    """Returns independent Gaussians, scaled so that their interval [-1, 1] becomes the bounds; the environment clips to them.
+
+    Parameters are means, then log standard deviations, both before scaling. An element with one finite bound is moved, so that its
+    -1 or 1 becomes that bound, and keeps its units. One without finite bounds stays.
+
+    Args:
+        num_dimensions: D.
+        shape: Shape of an action.
+        low: Lower bounds, which broadcast against [D]; -inf for none.
+        high: Upper bounds, likewise.
 
     Examples:
         >>> gaussian = diagonal_normal(2, shape=(2,))
@@ -25,12 +36,28 @@ def diagonal_normal(num_dimensions: int, shape: tuple[int, ...]) -> Distribution
         >>> gaussian.mode(parameters).tolist(), round(float(gaussian.entropy(parameters)[0]), 3)
         ([[0.5, -0.5]], 2.838)
     """
+    center, half = _center_and_half(*(np.broadcast_to(np.float64(bound), num_dimensions) for bound in (low, high)))
+    if not center.any() and (half == 1.0).all():
+        scale = unscale = lambda raw: raw  # the same bits as without bounds
+    else:
+        scale, unscale = (lambda raw: center + half * raw), (lambda action: (action - center) / half)
+    log_half = float(np.log(half).sum(dtype=np.float64))
 
     def log_prob(parameters: Array, action: Array) -> Array:
         mean, log_std = jnp.split(parameters, 2, axis=-1)
-        return _normal_log_prob(mean, log_std, action.reshape(mean.shape)).sum(-1)
+        return _normal_log_prob(mean, log_std, unscale(action.reshape(mean.shape))).sum(-1) - log_half
 
-    return _gaussian(num_dimensions, lambda raw: raw.reshape(raw.shape[:-1] + shape), log_prob)
+    gaussian = _gaussian(num_dimensions, lambda raw: scale(raw).reshape(raw.shape[:-1] + shape), log_prob)
+    return gaussian._replace(entropy=lambda parameters: gaussian.entropy(parameters) + log_half)
+
+
+def _center_and_half(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what 0 becomes, and the length of 1, of each element: float32."""
+    has_low, has_high = np.isfinite(low), np.isfinite(high)
+    is_interval = has_low & has_high & (low < high)
+    low, high = np.where(has_low, low, -1.0), np.where(has_high, high, 1.0)
+    center = np.where(is_interval, (low + high) / 2.0, np.where(has_low, low + 1.0, high - 1.0))
+    return center.astype(np.float32), np.where(is_interval, (high - low) / 2.0, 1.0).astype(np.float32)
 
 
 def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: np.ndarray, high: np.ndarray) -> Distribution:

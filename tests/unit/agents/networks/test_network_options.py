@@ -18,6 +18,7 @@ from agents.networks.critics import make_critics
 from agents.networks.maddpg import make_maddpg_networks
 from agents.networks.mixer import make_monotone_mixer
 from agents.networks.phasic import make_phasic
+from agents.networks.policy_head import describe_narrow_policy
 from agents.networks.q_network import QOptions, make_q_network
 from agents.networks.team_values import make_team_values
 from agents.networks.torsos.mlp import ACTIVATIONS
@@ -317,6 +318,17 @@ def test_log_std_by_state_of_structured_actions():
     params = jax.tree.map(jnp.zeros_like, drawn(net.init))
     parameters = jax.jit(net.policy)(params, np.zeros((2, 3), np.float32))
     np.testing.assert_allclose(parameters, [[0.0, 0.0, -1.5, -1.5, 0.0, 0.0, 0.0, 0.0, -1.5]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("high", "log_std", "is_narrow"), [(1.0, -4.0, True), (1e6, -0.5, False), (np.inf, -9.0, False)]
+)
+def test_a_deviation_below_a_hundredth_of_the_bounds_is_reported(high, log_std, is_narrow):
+    spec = EnvSpec("test", ArraySpec((3,), "float32"), {"arm": ArraySpec((2,), "float32", -high, high)})
+    warning = describe_narrow_policy(NetworkConfig(initial_log_std=log_std), spec)
+    assert (warning is not None) == is_narrow
+    if warning:
+        assert "initial_log_std -4.0 is a deviation of 0.92% of the bounds of action['arm']" in warning
 
 
 def test_initial_log_std_outside_of_its_range_is_rejected():

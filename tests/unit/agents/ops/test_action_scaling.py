@@ -1,12 +1,17 @@
 """Bounded actions as the points of a cube that critics and actors of continuous control see."""
 
+import re
+
+import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from agents.ops.action_scaling import continuous_actions
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
+from jaxsrl import make_env
 
 OBSERVATION = ArraySpec((3,), "float32")
 
@@ -37,6 +42,20 @@ def test_action_leaves_round_trip_through_one_vector():
     np.testing.assert_allclose(action["a"][0], 5.0 + 5.0 * unit[..., 0], rtol=1e-6)
     np.testing.assert_allclose(action["b"], unit[..., 1:].reshape(3, 4, 2, 2), rtol=1e-6)
     np.testing.assert_allclose(actions.to_unit(action), unit, atol=1e-6)
+
+
+@pytest.mark.parametrize("high", [np.inf, np.finfo(np.float32).max])
+def test_the_advice_for_unbounded_actions_works(high):
+    class Free(gymnasium.Env):
+        observation_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+        action_space = spaces.Box(-high, high, (2,), np.float32)
+
+    with pytest.raises(UserError, match=r"gymnasium.wrappers.TransformAction\(env, f, Box\(-1, 1, \(2,\)\)\)") as error:
+        continuous_actions(make_env(Free).spec())
+    advice = re.search(r"gymnasium.wrappers.TransformAction\(env, f, .*?\)\)\)", str(error.value))
+    names = {"gymnasium": gymnasium, "Box": spaces.Box, "f": lambda action: 10.0 * action}
+    wrapped = lambda: eval(advice.group(), {**names, "env": Free()})  # noqa: E731
+    assert continuous_actions(make_env(wrapped).spec()).size == 2
 
 
 def test_rounding_never_leaves_the_bounds():

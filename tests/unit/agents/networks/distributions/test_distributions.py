@@ -57,6 +57,31 @@ def test_normal_log_prob_and_entropy_are_the_textbooks():
     np.testing.assert_allclose(distribution.mode(parameters)[0], mean)
 
 
+BOXES = {
+    "interval": ((0.0, -2000.0), (100.0, 2000.0), (50.0, 0.0), (50.0, 2000.0)),
+    "half-infinite": ((5.0, -np.inf), (np.inf, -3.0), (6.0, -4.0), (1.0, 1.0)),
+    "unbounded or constant": ((-np.inf, 7.0), (np.inf, 7.0), (0.0, None), (1.0, 1.0)),
+    "largest float": ((-np.finfo(np.float32).max, -1.0), (np.finfo(np.float32).max, 1.0), (0.0, 0.0), (1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", BOXES)
+def test_gaussians_act_in_the_declared_box(name):
+    low, high, center, half = BOXES[name]
+    distribution = distributions.distribution_for(EnvSpec("e", OBSERVATION, ArraySpec((2,), "float32", low, high)))
+    mean, std = np.array([[0.5, -1.0], [0.0, 0.2]]), np.array([0.3, 2.0])
+    parameters = jnp.concatenate([jnp.asarray(mean), jnp.broadcast_to(jnp.log(std), (2, 2))], -1)
+    center = [7.0 + 1.0 if each is None else each for each in center]  # a constant is clipped to: any will do
+    actual = [scipy.stats.norm(c + h * m, h * s) for c, h, m, s in zip(center, half, mean.T, std, strict=True)]
+    x = np.stack([each.ppf([0.3, 0.9]) for each in actual], -1)
+    expected = sum(each.logpdf(x[:, index]) for index, each in enumerate(actual))
+    np.testing.assert_allclose(distribution.log_prob(parameters, jnp.asarray(x, jnp.float32)), expected, rtol=1e-4)
+    np.testing.assert_allclose(distribution.entropy(parameters), sum(each.entropy() for each in actual), rtol=1e-5)
+    np.testing.assert_allclose(distribution.mode(parameters), np.stack([each.mean() for each in actual], -1), rtol=1e-6)
+    many = distribution.sample(jnp.repeat(parameters[:1], 20_000, 0), jax.random.split(jax.random.key(0), 20_000))
+    np.testing.assert_allclose(np.std(many, 0), [each.std()[0] for each in actual], rtol=0.02)
+
+
 def test_normal_samples_have_mean_and_spread():
     parameters = jnp.broadcast_to(jnp.array([1.0, np.log(3.0)]), (20_000, 2))
     samples = distributions.diagonal_normal(1, (1,)).sample(parameters, jax.random.split(jax.random.key(0), 20_000))
