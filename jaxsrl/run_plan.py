@@ -102,8 +102,7 @@ def run(
         FailedLearnerError, LostLearnerError: of several learner processes, another one failed or was lost.
         EnvPoolError: an environment failed.
     """
-    _check_config(plan, config)
-    config = with_gradient_budget(config, agent)
+    config = _validated_config(plan, config, agent)
     source = make_env(env)
     callbacks = [*make_callbacks(config, agent, source, getattr(experiment, "env", env)), *callbacks]
     spec = spec or source.spec()
@@ -127,10 +126,8 @@ def run(
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
-            network = getattr(experiment, "network", None)
-            if isinstance(network, NetworkConfig) and (warning := describe_narrow_policy(network, spec)):
-                setup.log(warning)
-            report = TrainingLoop(setup, _make_trainable(setup, coordinator, placement), coordinator, callbacks).run()
+            trainable = _make_trainable(setup, coordinator, placement, experiment)
+            report = TrainingLoop(setup, trainable, coordinator, callbacks).run()
             if processes is not None:
                 state = jax.device_get(report.state)  # host arrays, which this process can use without the others
                 report = dataclasses.replace(report, state=state, wrote_directory=coordinator.is_main)
@@ -139,13 +136,15 @@ def run(
         return report
 
 
-def _check_config(plan: Plan, config: RunConfig) -> None:
+def _validated_config(plan: Plan, config: RunConfig, agent: AnyAgent) -> RunConfig:
+    """Returns the configuration with the budget of gradient steps."""
     if plan.num_rows != config.num_envs or plan.shape.rollout_length != config.rollout_length:
         raise UserError("the plan was made from another RunConfig: num_envs or rollout_length differ")
     if config.seeds > 1:
         raise UserError(
             f"run trains one seed, got run.seeds {config.seeds}: use Experiment.train_seeds, or jaxsrl train"
         )
+    return with_gradient_budget(config, agent)
 
 
 def check_options(config: RunConfig, plan: Plan, agent: AnyAgent, source: EnvSource, spec: EnvSpec) -> None:
@@ -210,8 +209,10 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
     return [*callbacks, *stop_rules(config), Control()]
 
 
-def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, placement: Placement) -> Trainable:
-    open_engine = placement.open_engine
+def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, placement: Placement, experiment: Any) -> Trainable:
+    open_engine, network = placement.open_engine, getattr(experiment, "network", None)
+    if isinstance(network, NetworkConfig) and (narrow := describe_narrow_policy(network, setup.spec)):
+        setup.log(narrow)
     if warning := describe_other_environment(setup.config.dataset, setup.spec):
         setup.log(warning)
     choice = setup.config.eval

@@ -4,6 +4,7 @@ Source: Silver et al. 2018, "A general reinforcement learning algorithm that mas
 torso is that of `NetworkConfig`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -52,7 +53,8 @@ def make_game_network(config: NetworkConfig, spec: EnvSpec) -> GameNetwork:
             f"use --env.suite pgx --env.kwargs.with-state true"
         )
     assert isinstance(action, DiscreteSpec)
-    inputs = make_inputs(spec, config.torso, without=(STATE,))
+    # The search knows whose move it is.
+    inputs = make_inputs(dataclasses.replace(spec, players=1), config.torso, without=(STATE,))
     validate_torso(spec, inputs)
     heads = {"policy": HeadSize(action.num_values, 0.01), "value": HeadSize(1, 0.01)}
     branch = make_branch(config, inputs, heads)

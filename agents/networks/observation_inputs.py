@@ -107,8 +107,14 @@ def make_inputs(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInp
     """Returns all leaves of the observation except the action mask and those below the keys `without`.
 
     Raises:
-        UserError: No leaf remains, or there is no leaf at `without`.
+        UserError: No leaf remains, there is no leaf at `without`, or several players act in one row.
     """
+    if spec.players > 1:
+        two = "--env.kwargs.two_agents true, or AlphaZero if both see the whole game"
+        raise UserError(
+            f"{spec.env_id}: {spec.players} players move in turn in each row, and an agent that takes their rewards for its own "
+            f"learns to let any of them win: use {two if spec.players == 2 else 'a game of at most two players'}"
+        )
     leaves = [(path, leaf) for path, leaf in items(spec.observation) if path != spec.action_mask or not path]
     inputs = tuple((path, leaf) for path, leaf in leaves if not without or path[: len(without)] != without)
     if without and len(inputs) == len(leaves):

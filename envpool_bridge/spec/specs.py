@@ -181,6 +181,7 @@ class EnvSpec:
         tasks: tasks of rows that differ on purpose; () if all rows are alike. `assign_tasks` gives the task of an environment.
         stage: integer that the environments receive with every reset, at first; None for none.
         levels: number of levels. With any, the extra `NEXT_LEVEL` of the step that resets a row is the level of its episode.
+        players: number of players who act in turn in one row, each for a reward of its own.
         has_time_limit: whether Gymnasium's TimeLimit ends episodes; None for environments that are not Gymnasium's.
     """
 
@@ -196,6 +197,7 @@ class EnvSpec:
     tasks: tuple[Task, ...] = ()
     stage: int | None = None
     levels: int = 0
+    players: int = 1
     has_time_limit: bool | None = dataclasses.field(default=None, compare=False)  # no matter to a policy
 
     @property

@@ -169,7 +169,8 @@ def _load(env_id: str, kwargs: str) -> _LoadedGame:
     if arguments.get("two_agents"):
         observation["seat"] = ArraySpec((1,), "float32", 0.0, 1.0)
         agents = tuple(AgentSpec(name, observation, move, ("action_mask",)) for name in ("first", "second"))
-    spec = EnvSpec(env_id, observation, move, action_mask=("action_mask",), agents=agents)
+    players = 1 if agents else env.num_players
+    spec = EnvSpec(env_id, observation, move, action_mask=("action_mask",), agents=agents, players=players)
     return _LoadedGame(env, spec, template, jax.tree.structure(parts))
 
 

@@ -12,8 +12,10 @@ import pytest
 
 import jaxsrl.cli.main
 from agents.a2c import A2CConfig
-from agents.api import Agent, Mode, OnPolicy
+from agents.alphazero import AlphaZeroConfig
+from agents.api import Agent, Mode, OnPolicy, ReplayConfig
 from agents.networks.config import NetworkConfig
+from agents.search.gumbel import GumbelConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.errors import UserError
@@ -27,7 +29,7 @@ from jaxsrl.plots.draw_payoffs import draw_payoffs
 from tests.support.run_configs import run_config
 from tests.support.scripted_agents import Alike
 
-BOARD = EnvConfig("tic_tac_toe", suite="pgx")
+BOARD = EnvConfig("tic_tac_toe", suite="pgx", kwargs='{"with_state": true}')
 TWO_AGENTS = EnvConfig("tic_tac_toe", suite="pgx", kwargs='{"two_agents": true}')
 ROCK_PAPER_SCISSORS = EnvConfig("pettingzoo/classic/rps_v2", suite="pettingzoo", kwargs='{"max_cycles": 3}')
 
@@ -35,7 +37,10 @@ ROCK_PAPER_SCISSORS = EnvConfig("pettingzoo/classic/rps_v2", suite="pettingzoo",
 def train(directory, name, env, seed, plan="serial"):
     settings = {"num_envs": 8, "rollout_length": 8, "total_env_steps": 64, "eval_final_episodes": 0, "seed": seed}
     config = run_config(name=name, directory=str(directory), plan=plan, **settings)
-    Experiment(env, A2CConfig(), NetworkConfig(hidden_sizes=(8,)), config).train(quiet=True)
+    search = AlphaZeroConfig(
+        replay=ReplayConfig(capacity=64, batch_size=2, min_size=16), gumbel=GumbelConfig(2), window=8
+    )
+    Experiment(env, search if env is BOARD else A2CConfig(), NetworkConfig(hidden_sizes=(8,)), config).train(quiet=True)
     return str(Path(directory) / name)
 
 

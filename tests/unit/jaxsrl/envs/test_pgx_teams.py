@@ -5,6 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from agents.alphazero import AlphaZeroConfig, make_alphazero
+from agents.dqn import DQNConfig, make_dqn
+from agents.muzero import MuZeroConfig, make_muzero
+from agents.networks.config import NetworkConfig
+from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.errors import UserError
 from jaxsrl.envs.pgx import make_pgx
 from jaxsrl.envs.protocol import validate_env
@@ -81,3 +86,22 @@ def test_each_agent_sees_the_board_in_its_own_view(game):
 def test_games_without_two_agents_are_rejected(game, arguments, message):
     with pytest.raises(UserError, match=message):
         make_pgx(game, arguments)
+
+
+@pytest.mark.parametrize(
+    ("game", "advice"),
+    [
+        ("tic_tac_toe", "use --env.kwargs.two_agents true, or AlphaZero if both see"),
+        ("backgammon", "use --env.kwargs.two_agents true"),
+        ("sparrow_mahjong", "3 players move in turn .* use a game of at most two players"),
+    ],
+)
+def test_rows_of_several_players_are_for_alphazero_alone(game, advice):
+    spec = make_pgx(game, {}).spec()
+    for make, config in ((make_ppo, PPOConfig()), (make_dqn, DQNConfig()), (make_muzero, MuZeroConfig())):
+        with pytest.raises(UserError, match=advice):
+            make(config, spec, NetworkConfig())
+    assert make_pgx("2048", {}).spec().players == 1
+    both = make_pgx("tic_tac_toe", {"two_agents": True}).spec()
+    assert make_ppo(PPOConfig(), both, NetworkConfig()).name == "ppo"
+    assert make_alphazero(AlphaZeroConfig(), make_pgx("tic_tac_toe", {"with_state": True}).spec(), NetworkConfig())
