@@ -10,7 +10,7 @@ from rich.text import Text
 from jaxsrl.config.files import flatten_options
 from jaxsrl.runs.checkpoint_health import WHOLE
 from jaxsrl.runs.inspect import ArrayRow, Inspection
-from jaxsrl.terminal.format import format_age, format_bytes
+from jaxsrl.terminal.format import format_age, format_bytes, format_number
 from jaxsrl.terminal.tables import make_console
 
 _MIN_WIDTH = 110
@@ -93,15 +93,14 @@ def _health(health: dict[str, Any]) -> dict[str, str]:
         "env steps": f"{health['env_steps']:,}",
         "last record": f"{format_age(health['seconds_since_last_record'])} ago",
     }
-    for name in ("last_return", "best_return"):
-        if health[name] is not None:
-            rows[name.replace("_", " ")] = f"{health[name]:,.2f}"
-    if health["evaluated_return"] is not None:
-        update = "unknown" if health["evaluated_update"] is None else health["evaluated_update"]
-        rows["evaluated return"] = f"{health['evaluated_return']:,.2f} (update {update})"
+    if health["training_return"] is not None:
+        rows["training return"] = format_number(health["training_return"])
+    if health["evaluation_return"] is not None:
+        update = "unknown" if health["evaluation_update"] is None else health["evaluation_update"]
+        rows["evaluation return"] = f"{format_number(health['evaluation_return'])} (update {update})"
     if (best := health["best_evaluation"]) is not None:
         place = f"update {best['update']:,}, {best['env_steps']:,} env steps, {best['mode']}"
-        rows["best evaluation"] = f"{best['mean_return']:,.2f} of {health['num_evaluations']} ({place})"
+        rows["best evaluation"] = f"{format_number(best['mean_return'])} of {health['num_evaluations']} ({place})"
     rows["newest good checkpoint"] = "none" if health["newest_good"] is None else f"update {health['newest_good']:,}"
     for checkpoint in health["checkpoints"]:
         verified = (

@@ -11,7 +11,7 @@ class CurriculumConfig:
     """Conditions on evaluations that end the stages of the environments, `--env.stage` first.
 
     Attributes:
-        returns: mean evaluated return that ends each stage but the last one; empty for no curriculum. `inf` for a stage that
+        returns: mean evaluation return that ends each stage but the last one; empty for no curriculum. `inf` for a stage that
             only `spread` or `max_env_steps` ends.
         evaluations: consecutive evaluations of a stage that must reach its return.
         spread: a stage has converged, and ends, when the mean returns of its last `evaluations` (at least 2) differ by at most

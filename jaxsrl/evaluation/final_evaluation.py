@@ -54,8 +54,8 @@ def evaluate_final(
 
 
 def format_returns(evaluation: EvaluationReport) -> str:
-    """Describes the result of a run: the mean return of its final evaluation."""
-    returns = f"mean return {format_number(evaluation.mean_return)} (std {format_number(evaluation.std_return)})"
+    """Describes the result of a run: the return of its final evaluation."""
+    returns = f"evaluation return {format_number(evaluation.mean_return)} (std {format_number(evaluation.std_return)})"
     cut = (
         f"; {evaluation.cut_episodes} cut after {max(evaluation.lengths):,} env steps"
         if evaluation.cut_episodes

@@ -38,6 +38,6 @@ def draw_evaluations(evaluations: Sequence[CheckpointEvaluation], path: Path) ->
         count_axis(axes)
         axes.set_xlabel("env steps trained")
         kind = "greedy" if report.greedy else "sampled"
-        axes.set_ylabel(f"mean return of {len(report.returns)} {kind} episodes")
+        axes.set_ylabel(f"evaluation return, mean of {len(report.returns)} {kind} episodes")
         axes.set_title(f"{report.env_id}, each checkpoint with its 95 % interval", loc="left", fontweight="bold")
         save(figure, path)

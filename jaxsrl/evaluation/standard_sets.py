@@ -26,6 +26,7 @@ from jaxsrl.evaluation.record import RecordConfig, record, with_random_actions
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
 from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.runs.read_checkpoint import read_saved_run
+from jaxsrl.terminal.format import format_number
 
 SETS = ("random", "medium", "expert", "replay", "medium-expert")
 TRAINING = "training"
@@ -58,7 +59,7 @@ class Levels:
     """Versions of the run that act in the sets.
 
     Attributes:
-        expert: that of the highest evaluated return; with a curriculum, at the last stage that the run reached.
+        expert: that of the highest evaluation return; with a curriculum, at the last stage that the run reached.
         medium: first one at that stage whose return, above the random one, is a third of the expert's; it may be the expert.
     """
 
@@ -79,10 +80,10 @@ def choose_levels(evaluations: list[Evaluation], random_return: float) -> Levels
     greedy = [each for each in evaluations if each.mode == "greedy"]
     expert = max(greedy, key=lambda each: each.rank, default=None)
     if expert is None or expert.mean_return <= random_return:
-        best = "none" if expert is None else f"{expert.mean_return:,.1f}"
+        best = "none" if expert is None else format_number(expert.mean_return)
         raise UserError(
-            f"expected a run with greedy evaluations above the return of random actions, {random_return:,.1f}: got {best}; train "
-            f"with --eval.every, and longer"
+            f"expected a run with greedy evaluations above the return of random actions, {format_number(random_return)}: got "
+            f"{best}; train with --eval.every, and longer"
         )
     wanted = random_return + _MEDIUM * (expert.mean_return - random_return)
     at_stage = [each for each in greedy if each.stage == expert.stage]
@@ -120,7 +121,7 @@ def make_sets(
         )
     mode = Mode.SAMPLE if config.stochastic else Mode.GREEDY
     for number, (name, level) in enumerate((("medium", levels.medium), ("expert", levels.expert)), 1):
-        show(f"{name}: update {level.update}, return {level.mean_return:,.1f}")
+        show(f"{name}: update {level.update}, return {format_number(level.mean_return)}")
         play = RecordConfig(env_steps=config.env_steps, mode=mode, seed=config.seed + number)
         model = ModelStore(run / MODELS).find(str(level.update)).path
         _record_missing(load_agent(model, env=env), model.name, out / name, play)

@@ -195,7 +195,7 @@ class _Progress(Callback):
         shown = ""
         if returns:
             mean, low, high = map(format_number, (sum(returns) / len(returns), min(returns), max(returns)))
-            shown = f", return {mean} ({low} to {high})"
+            shown = f", training return {mean} ({low} to {high})"
         speed = (self._before[1] - steps) / (now - then)
         with contextlib.suppress(OSError):  # the terminal may be gone
             print(  # noqa: T201

@@ -58,9 +58,11 @@ def plain_line(state: RunState) -> str:
     values = state.values
     parts = [f"{state.progress:4.0%}", f"{state.env_steps:,} {state.facts.step_unit}"]
     if "episode/return_mean" in values:
-        parts.append(f"return {format_number(values['episode/return_mean'])}")
+        parts.append(f"training return {format_number(values['episode/return_mean'])}")
     if state.evaluation is not None:
-        parts.append(f"evaluated {format_number(state.evaluation.mean_return)} at {state.evaluation.env_steps:,}")
+        parts.append(
+            f"evaluation return {format_number(state.evaluation.mean_return)} at {state.evaluation.env_steps:,}"
+        )
     speed, repeat = values.get("speed/env_steps_per_second", 0.0), state.facts.action_repeat
     frames = f" ({speed * repeat:,.0f} frames/s)" if repeat > 1 else ""
     parts.append(f"{speed:,.0f} {state.facts.step_unit}/s{frames}")

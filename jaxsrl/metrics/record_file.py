@@ -214,10 +214,6 @@ class RecordFile:
         """Returns the newest value that is a number; None if there is none."""
         return next((value for value in reversed(self.columns.get(name, ())) if math.isfinite(value)), None)
 
-    def best(self, name: str) -> float | None:
-        """Returns the largest value that is a number; None if there is none."""
-        return max((value for value in self.columns.get(name, ()) if math.isfinite(value)), default=None)
-
     def since(self, cursor: str = "") -> dict[str, Any]:
         """Returns the rows after those of an earlier answer, as JSON data.
 

@@ -11,7 +11,7 @@ from jaxsrl.plan.fragment import Fragment
 from jaxsrl.terminal.format import format_duration, format_number
 from jaxsrl.terminal.sparkline import lengths, sparkline
 
-_MAX_WIDTH, _LABEL, _SHARE = 100, 15, 6
+_MAX_WIDTH, _LABEL, _SHARE = 100, 19, 6
 # Colors of the terminal's palette that are readable on black and on white; failures are also described in text.
 _BUSY, _WAITS, _FAINT, _BAD = "cyan", "dim cyan", "dim", "bold red"
 
@@ -86,19 +86,19 @@ class _Page:
         where = f"  best {format_number(best.mean_return)}; {newest.mode}, at {newest.env_steps:,} env steps  "
         room = max(0, self._width - _LABEL - len(value) - len(where))
         curve = sparkline(self._state.evaluation_curve, min(room, 40), self._unicode)
-        yield self._row("evaluation", (value, "bold"), (where, _FAINT), (curve, _BUSY))
+        yield self._row("evaluation return", (value, "bold"), (where, _FAINT), (curve, _BUSY))
 
     def _returns(self) -> Iterator[Text]:
         state, values = self._state, self._values
         if "episode/return_mean" not in values:
-            yield self._row("return", ("no episode has ended yet", _FAINT))
+            yield self._row("training return", ("no episode has ended yet", _FAINT))
             yield Text()
             return
         mean = format_number(values["episode/return_mean"])
         best = f"  best {format_number(state.best_return or 0.0)}  " if state.best_return is not None else "  "
         room = self._width - _LABEL - len(mean) - len(best)
         curve = sparkline(state.curve, min(room, 40), self._unicode)
-        yield self._row("return", (mean, "bold"), (best, _FAINT), (curve, _BUSY))
+        yield self._row("training return", (mean, "bold"), (best, _FAINT), (curve, _BUSY))
         episodes = f"mean of the last 100 of {values.get('episode/count', 0.0):,.0f} episodes"
         if "episode/length_mean" in values:
             episodes += f", {format_number(values['episode/length_mean'])} env steps long"

@@ -6,6 +6,7 @@ from rich.text import Text
 from jaxsrl.plots.aggregate import Estimate
 from jaxsrl.plots.axis_labels import x_label
 from jaxsrl.plots.compare_runs import Comparison
+from jaxsrl.terminal.format import format_number
 from jaxsrl.terminal.tables import make_console, make_table
 
 _MIN_WIDTH = 120
@@ -30,9 +31,11 @@ def _groups(comparison: Comparison) -> Table:
             continue
         label, unit = x_label(comparison.x, float(one.mean.x[-1]), one.group.curves)
         low, high = one.mean.low[-1], one.mean.high[-1]
-        interval = f"{low:,.2f} to {high:,.2f}" if len(one.group.curves) > 1 else "-"
+        interval = f"{format_number(low)} to {format_number(high)}" if len(one.group.curves) > 1 else "-"
         digits = 1 if comparison.x == "time" else 0
-        table.add_row(*names, f"{one.mean.x[-1] / unit:,.{digits}f} {label}", f"{one.mean.mean[-1]:,.2f}", interval)
+        table.add_row(
+            *names, f"{one.mean.x[-1] / unit:,.{digits}f} {label}", format_number(one.mean.mean[-1]), interval
+        )
     return table
 
 
@@ -53,4 +56,5 @@ def _improvements(comparison: Comparison) -> Table:
 
 
 def _format_estimate(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} ({estimate.low:.3f} to {estimate.high:.3f})"
+    value, low, high = map(format_number, (estimate.value, estimate.low, estimate.high))
+    return f"{value} ({low} to {high})"

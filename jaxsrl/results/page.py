@@ -17,7 +17,7 @@ _INTRODUCTION = """# Results
 `jaxsrl results` makes this page from the records in `results/`, one JSON file a run. Do not edit it.
 `jaxsrl results run` trains what `results/tasks.toml` lists and has no record; `jaxsrl results add RUN` records a finished run.
 
-"Greedy return" is the mean over seeds of each run's mean return in greedy episodes with its final parameters.
+"Evaluation return" is the mean over seeds of each run's mean return in greedy episodes with its final parameters.
 Intervals, also those of curves, are 95 % Student t intervals of the mean over seeds. Curves show training returns;
 intervals are cut at the edges of a picture.
 Published results are of other versions, protocols or numbers of seeds, as their sources state.
@@ -27,13 +27,13 @@ _COLUMNS = (
     "algorithm",
     "settings",
     "seeds",
-    "greedy return",
+    "evaluation return",
     "95 % interval",
     "env steps",
     "minutes",
     "published",
 )
-_NUMBERS = ("seeds", "greedy return", "env steps", "minutes")
+_NUMBERS = ("seeds", "evaluation return", "env steps", "minutes")
 
 
 def group_results(results: Sequence[Result]) -> list[list[Result]]:

@@ -30,8 +30,9 @@ class RunSummary:
         name: directory of the run, relative to the searched one.
         state: "running", "finished", "stopped" (by a signal), "crashed" or "empty".
         progress: fraction of updates done, 0 to 1; None if the configuration is missing.
-        best_return: largest mean return of a record, in environment reward units; None before the first episode.
-        last_return: mean return of the newest record.
+        evaluation_return: mean return of the evaluation of the newest checkpoint in `eval.json`, in environment reward units:
+            the result of a run; None without one.
+        training_return: mean return of the newest record's last 100 episodes; None before the first episode.
         env: environment id.
         agent: name of the algorithm.
         plan: its name.
@@ -50,8 +51,8 @@ class RunSummary:
     name: str
     state: str
     progress: float | None
-    best_return: float | None
-    last_return: float | None
+    evaluation_return: float | None
+    training_return: float | None
     env: str
     agent: str
     plan: str
@@ -167,8 +168,8 @@ def summarize_records(
         name=name,
         state=run_state(directory, last_log_lines(directory), update, total, age <= _recent_seconds(run)),
         progress=min(1.0, update / total) if total else None,
-        best_return=records.best(RETURN),
-        last_return=records.last(RETURN),
+        evaluation_return=_evaluation_return(directory, update if checkpoint is None else checkpoint),
+        training_return=records.last(RETURN),
         env=str(as_dict(config.get("env_spec")).get("env_id") or env.get("id") or ""),
         agent=str(config.get("agent_name") or ""),
         plan=str(run.get("plan") or ""),
@@ -207,6 +208,13 @@ def read_final_evaluation(run: Path, last_update: int) -> dict[str, Any]:
             f"{path} is of update {update}: expected the last one, {last_update}; run `jaxsrl evaluate {run}`"
         )
     return evaluation
+
+
+def _evaluation_return(run: Path, update: int) -> float | None:
+    try:
+        return read_final_evaluation(run, update).get("mean_return")
+    except UserError:
+        return None
 
 
 def last_log_lines(directory: Path, num_bytes: int = _LOG_BYTES) -> list[str]:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxsrl.terminal.format import format_number
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -89,7 +91,7 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return _format_list(value)
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.3f}" if abs(value) >= 0.01 else f"{value:.3g}"
+        return format_number(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -9,6 +9,7 @@ from jaxsrl.metrics.episodes import WINDOW
 from jaxsrl.metrics.evaluations import Evaluation, read_evaluations
 from jaxsrl.models.store import MODELS, RETURN, ModelStore
 from jaxsrl.replay.schedule import updates_until
+from jaxsrl.terminal.format import format_number
 from jaxsrl.training.active_run import ActiveRun
 from jaxsrl.training.callbacks import Callback
 
@@ -103,21 +104,25 @@ class TargetReturn(Callback):
         if run.config.curriculum.is_on and evaluation.stage != last:
             return
         if evaluation.mode == run.config.eval.modes[0] and evaluation.mean_return >= self._target:
-            self._stop(run, f"evaluated return {evaluation.mean_return:.4g} of {evaluation.env_steps:,} env steps")
+            self._stop(
+                run, f"evaluation return {format_number(evaluation.mean_return)} at {evaluation.env_steps:,} env steps"
+            )
 
     def on_update(self, run: ActiveRun) -> None:
         if run.config.eval.every:
             return
         episodes = run.episodes()
         if episodes.get("episode/count", 0.0) >= WINDOW and episodes["episode/return_mean"] >= self._target:
-            self._stop(run, f"mean return {episodes['episode/return_mean']:.4g} of the last {WINDOW} episodes")
+            self._stop(
+                run, f"training return {format_number(episodes['episode/return_mean'])} of the last {WINDOW} episodes"
+            )
 
     def _stop(self, run: ActiveRun, what: str) -> None:
         run.stop(f"{what} reaches the target {self._target:g} (--run.target-return)")
 
 
 class Plateau(Callback):
-    """Ends a run whose evaluated return no longer improves. Evaluations count in the mode that chooses the best model.
+    """Ends a run whose evaluation return no longer improves. Evaluations count in the mode that chooses the best model.
 
     Args:
         env_steps: since the best evaluation, at which the run ends.
@@ -143,5 +148,5 @@ class Plateau(Callback):
         self._evaluations.append(evaluation)
         best = max(self._evaluations, key=lambda each: each.rank)
         if evaluation.env_steps - best.env_steps >= self._env_steps:
-            shown = f"{best.mean_return:.4g} at {best.env_steps:,} env steps"
-            run.stop(f"the evaluated return has not exceeded {shown} since (--run.plateau-env-steps)")
+            shown = f"{format_number(best.mean_return)} at {best.env_steps:,} env steps"
+            run.stop(f"the evaluation return has not exceeded {shown} since (--run.plateau-env-steps)")

@@ -18,6 +18,7 @@ from jaxsrl.checkpoints.run_directory import write_json
 from jaxsrl.config.serialization import to_json
 from jaxsrl.machine.run_tasks import Task
 from jaxsrl.population.meta_game import SOLVERS
+from jaxsrl.terminal.format import format_number
 from jaxsrl.tune.managed_runs import Train, open_state, opponent_flags, train_task, validate_games
 
 STATE = "psro.json"
@@ -137,4 +138,4 @@ class PSRO:
             "mixtures": [*self.state["mixtures"], (mixture / mixture.sum()).tolist()],
         }
         write_json(self._directory / STATE, self.state)
-        self._show(f"{runs[-1].name}: return {gain:.3f} against the mixture it was trained against")
+        self._show(f"{runs[-1].name}: return {format_number(gain)} against the mixture it was trained against")

@@ -211,7 +211,7 @@ def test_plateau_counts_from_the_best_evaluation(tmp_path):
     rule.on_evaluation(run, make_evaluation(450, 9.0, "sample"))
     assert not run.reason
     rule.on_evaluation(run, make_evaluation(500, 2.9))
-    assert run.reason.startswith("the evaluated return has not exceeded 3 at 200 env steps since")
+    assert run.reason.startswith("the evaluation return has not exceeded 3.00 at 200 env steps since")
 
 
 def test_plateau_forgets_what_a_roll_back_has_abandoned(tmp_path):
@@ -223,7 +223,7 @@ def test_plateau_forgets_what_a_roll_back_has_abandoned(tmp_path):
         rule.on_evaluation(run, make_evaluation(env_steps, mean_return))
     assert not run.reason
     rule.on_evaluation(run, make_evaluation(600, 2.0))
-    assert run.reason.startswith("the evaluated return has not exceeded 3 at 300 env steps since")
+    assert run.reason.startswith("the evaluation return has not exceeded 3.00 at 300 env steps since")
 
 
 def test_plateau_of_a_resumed_run_forgets_abandoned_evaluations(tmp_path):
@@ -239,7 +239,7 @@ def test_plateau_of_a_resumed_run_forgets_abandoned_evaluations(tmp_path):
     rule.on_evaluation(run, make_evaluation(500, 2.0))
     assert not run.reason
     rule.on_evaluation(run, make_evaluation(600, 2.0))
-    assert run.reason.startswith("the evaluated return has not exceeded 3 at 300 env steps since")
+    assert run.reason.startswith("the evaluation return has not exceeded 3.00 at 300 env steps since")
 
 
 @pytest.mark.parametrize(
@@ -251,13 +251,13 @@ def test_stop_rules_count_evaluations_that_choose_the_best_model(tmp_path, mode,
     rule.on_evaluation(run, make_evaluation(100, 12.0, other))
     assert not run.reason
     rule.on_evaluation(run, make_evaluation(200, 10.0, counting))
-    assert run.reason == "evaluated return 10 of 200 env steps reaches the target 10 (--run.target-return)"
+    assert run.reason == "evaluation return 10.00 at 200 env steps reaches the target 10 (--run.target-return)"
     run, rule = FakeRun(tmp_path, mode), Plateau(100)
     for env_steps, mean_return, each in [(100, 1.0, counting), (150, 9.0, other), (300, 1.0, other)]:
         rule.on_evaluation(run, make_evaluation(env_steps, mean_return, each))
     assert not run.reason
     rule.on_evaluation(run, make_evaluation(300, 1.0, counting))
-    assert run.reason.startswith("the evaluated return has not exceeded 1 at 100 env steps since")
+    assert run.reason.startswith("the evaluation return has not exceeded 1.00 at 100 env steps since")
 
 
 @pytest.mark.parametrize(("target", "is_reached"), [(12.0, True), (13.0, False)])

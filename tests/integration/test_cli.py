@@ -149,7 +149,7 @@ def test_evaluate_every_checkpoint_matches_single_evaluation(capsys, run, tmp_pa
         assert first[name] == alone[name]
     assert first["mean_return_low"] <= first["mean_return"] <= first["mean_return_high"]
     assert (first["env_steps_trained"], last["env_steps_trained"]) == (300, 2000)
-    assert "mean return of 4 greedy episodes" in out.read_text()
+    assert "evaluation return, mean of 4 greedy episodes" in out.read_text()
 
 
 def read_video(path):
@@ -197,7 +197,7 @@ def test_evaluate_rejects_invalid_video_before_playing(capsys, run, flags, messa
 def test_without_json_a_table_is_printed(capsys, run):
     jaxsrl.cli.main.main(["evaluate", str(run), "--episodes", "1"])
     printed = capsys.readouterr().out
-    assert "mean return" in printed
+    assert "evaluation return" in printed
     assert "evaluation of" in printed
     assert not printed.startswith("{")
 

@@ -119,7 +119,7 @@ def test_the_best_evaluation_is_of_the_last_stage(capsys, run):
 def test_an_evaluation_is_shown_with_its_update(capsys, run, evaluated, shown):
     (run / "eval.json").write_text(json.dumps({"mean_return": 12.5, **evaluated}))
     health = inspected(capsys, run)["health"]
-    assert (health["evaluated_return"], health["evaluated_update"]) == (12.5, evaluated.get("update"))
+    assert (health["evaluation_return"], health["evaluation_update"]) == (12.5, evaluated.get("update"))
     jaxsrl.cli.main.main(["inspect", str(run)])
     assert f"12.50 (update {shown})" in capsys.readouterr().out
 

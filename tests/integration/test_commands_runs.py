@@ -50,6 +50,8 @@ def runs(tmp_path):
     )
     make_run(root / "sweep" / "died", [3.0, 4.0, 2.5], log="checkpoint at update 4", checkpoints=(4,), seed=2)
     make_run(root / "begun")
+    for name, update, mean in (("done", 10, 4.0), ("halted", 2, 123.456), ("sweep/died", 3, 5.0)):
+        (root / name / "eval.json").write_text(json.dumps({"update": update, "mean_return": mean}))
     return root
 
 
@@ -68,9 +70,22 @@ def test_runs_lists_each_result(capsys, runs):
         "sweep/died": ("crashed", 4, 10, 0.4),
     }
     died = found["sweep/died"]
-    assert (died["best_return"], died["last_return"], died["checkpoint"], died["env_steps"]) == (4.0, 2.5, 4, 400)
+    assert (died["evaluation_return"], died["training_return"]) == (None, 2.5), "the evaluation is of an earlier update"
+    assert (died["checkpoint"], died["env_steps"]) == (4, 400)
     assert (died["env"], died["agent"], died["plan"], died["seed"]) == ("CartPole-v1", "ppo", "serial", 2)
-    assert (found["begun"]["best_return"], found["begun"]["checkpoint"]) == (None, None)
+    assert (found["begun"]["training_return"], found["begun"]["checkpoint"]) == (None, None)
+    assert {name: found[name]["evaluation_return"] for name in ("begun", "done", "halted")} == {
+        "begun": None,
+        "done": 4.0,
+        "halted": 123.456,
+    }
+
+
+def test_runs_shows_both_returns_by_name(capsys, runs):
+    jaxsrl.cli.main.main(["runs", str(runs)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "evaluation return training return" in printed
+    assert "20% 123.5 2.00" in printed
 
 
 @pytest.mark.parametrize(("gradient_steps", "num_updates"), [(1_100, 11), (None, 1_000)])
@@ -95,7 +110,18 @@ def test_runs_sorts_unknown_values_last(capsys, runs):
     os.utime(runs / "done" / "log.txt", (1, 1))
     os.utime(runs / "done" / "config.json", (1, 1))
     assert [run["name"] for run in listed(capsys, runs)] == ["begun", "done", "halted", "sweep/died"]
-    assert [run["name"] for run in listed(capsys, runs, "--sort", "best")] == ["halted", "done", "sweep/died", "begun"]
+    assert [run["name"] for run in listed(capsys, runs, "--sort", "evaluation")] == [
+        "halted",
+        "done",
+        "begun",
+        "sweep/died",
+    ]
+    assert [run["name"] for run in listed(capsys, runs, "--sort", "training")] == [
+        "done",
+        "sweep/died",
+        "halted",
+        "begun",
+    ]
     assert [run["name"] for run in listed(capsys, runs, "--sort", "progress")] == [
         "done",
         "sweep/died",

@@ -29,7 +29,7 @@ def code_of(page, beginning):
 @pytest.mark.parametrize(
     ("page", "beginning", "says"),
     [
-        ("README.md", "import jaxsrl", r"mean return \d+\.\d; run directory runs/ppo_CartPole-v1_seed0"),
+        ("README.md", "import jaxsrl", r"evaluation return \d+\S*; run directory runs/ppo_CartPole-v1_seed0"),
         ("docs/getting_started/quickstart.md", "import jaxsrl", r"^\d+\.\d+$"),
         ("docs/how_to/many_seeds.md", "import jaxsrl", r"^runs/ppo_CartPole-v1_seed2 \d+\.\d+$"),
         ("docs/how_to/tasks_and_stages.md", "import jaxsrl\nfrom agents", r"^\[[\d. ]+"),

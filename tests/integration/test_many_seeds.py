@@ -224,7 +224,7 @@ def test_seeds_with_a_target_stop_at_their_own_updates(tmp_path):
     )
     updates = [report.num_updates for report in reports]
     assert len(set(updates)) > 1
-    assert all("mean return" in report.stop_reason for report in reports)
+    assert all("training return" in report.stop_reason for report in reports)
 
 
 def test_a_failed_seed_ends_the_others_with_checkpoints(tmp_path, monkeypatch):

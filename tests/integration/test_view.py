@@ -216,7 +216,7 @@ def test_view_lists_runs_with_state(url, runs):
     first = found["runs"][0]
     assert (first["state"], first["update"], first["num_updates"]) == ("finished", 20, 20)
     assert (first["env"], first["agent"], first["seed"]) == ("CartPole-v1", "ppo", 0)
-    assert first["last_return"] == first["best_return"] == 20.0
+    assert (first["training_return"], first["evaluation_return"]) == (20.0, None)
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "evaluations.jsonl"])

@@ -108,7 +108,7 @@ class Evaluate:
             result |= record()
         if self._is_of_run(loaded):
             write_json(self.path / "eval.json", result)
-        print_tables(result, self.json, f"evaluation of {self.path}")
+        print_tables(result if self.json else _named(result), self.json, f"evaluation of {self.path}")
         return 0
 
     def _validate(self) -> None:
@@ -246,10 +246,15 @@ class Evaluate:
             draw_evaluations(reports, self.out)
         columns = ("update", "env_steps_trained", "mean_return", "mean_return_low", "mean_return_high", "std_return")
         rows = [report.to_json() for report in reports]
-        shown = rows if self.json else [{name: row[name] for name in columns} for row in rows]
+        shown = rows if self.json else [_named({name: row[name] for name in columns}) for row in rows]
         changes = _format_changes(reports[0].env_kwargs)
         print_tables({**changes, "checkpoints": shown}, self.json, f"evaluation of {self.path}")
         return 0
+
+
+def _named(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a result with the name that its mean has in tables of runs."""
+    return {name.replace("mean_return", "evaluation_return"): value for name, value in result.items()}
 
 
 def _format_changes(env_kwargs: Mapping[str, Any]) -> dict[str, Any]:

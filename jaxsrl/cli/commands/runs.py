@@ -10,16 +10,16 @@ import tyro
 
 from jaxsrl.terminal.format import format_age, format_number
 
-SortBy = Literal["name", "age", "best", "last", "progress", "state", "env", "agent"]
+SortBy = Literal["name", "age", "evaluation", "training", "progress", "state", "env", "agent"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """List runs: state, progress, and best and newest mean return.
+    """List runs: state, progress, evaluation return (greedy episodes after training) and training return (last 100 episodes).
 
     Attributes:
         directory: of runs, including subdirectories; or one run.
-        sort: "age" puts the newest first, "best", "last" and "progress" the largest.
+        sort: "age" puts the newest first, "evaluation", "training" (returns) and "progress" the largest.
         state: list only those that are running, finished, stopped (by a signal), crashed or empty.
         json: print one JSON object instead of a table.
     """
@@ -45,10 +45,10 @@ class Runs:
 
 def _order(row: dict[str, Any], by: SortBy) -> tuple[bool, Any, str]:
     """Returns a sort key with unknown values last and equal values by name."""
-    columns = {"age": "age_seconds", "best": "best_return", "last": "last_return"}
+    columns = {"age": "age_seconds", "evaluation": "evaluation_return", "training": "training_return"}
     value = row[columns.get(by, by)]
     value = None if value == "" else value
-    largest_first = by in ("best", "last", "progress")
+    largest_first = by in ("evaluation", "training", "progress")
     return value is None, -value if largest_first and value is not None else value or 0.0, row["name"]
 
 
@@ -65,14 +65,18 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
     if not console.is_terminal:
         console.width = 200  # lines keep their length in a pipe
     colors = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
-    columns = ("run", "state", "done", "best", "last", "env steps", "env", "agent", "plan", "seed", "age")
-    table = make_table(columns, ("done", "best", "last", "env steps", "seed", "age"))
+    returns = ("evaluation return", "training return")
+    columns = ("run", "state", "done", *returns, "env steps", "env", "agent", "plan", "seed", "age")
+    table = make_table(columns, ("done", *returns, "env steps", "seed", "age"))
     for row in rows:
         table.add_row(
             Text(row["name"]),
             Text(row["state"], colors[row["state"]]),
             "-" if row["progress"] is None else f"{row['progress']:.0%}",
-            *(("-" if row[name] is None else format_number(row[name])) for name in ("best_return", "last_return")),
+            *(
+                ("-" if row[name] is None else format_number(row[name]))
+                for name in ("evaluation_return", "training_return")
+            ),
             f"{row['env_steps']:,}",
             *(
                 Text(str(row[name] if row[name] not in ("", None) else "-"))

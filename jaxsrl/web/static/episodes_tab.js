@@ -29,7 +29,7 @@ function evaluation({ evaluation: result, path }) {
     );
   }
   const facts = [
-    ["Mean return", measured(result.mean_return)],
+    ["Evaluation return", measured(result.mean_return)],
     ["Standard deviation", measured(result.std_return)],
     ["Lowest and highest", `${measured(result.min_return)} to ${measured(result.max_return)}`],
     ["Update", whole(result.update)],

@@ -117,8 +117,8 @@ function fillTiles(tiles, run, records) {
   const lag = records.last("policy/lag_mean"),
     checkpoint = records.last("checkpoint/update");
   const made = [
-    tile("Return", measured(run.last_return), "mean of 100 episodes"),
-    tile("Best return", measured(run.best_return), `${compact(records.last("episode/count"))} episodes in all`),
+    tile("Evaluation return", measured(run.evaluation_return), "greedy episodes after training"),
+    tile("Training return", measured(run.training_return), `last 100 of ${compact(records.last("episode/count"))} episodes`),
     tile("Progress", percent(share), total, progressBar(share)),
     tile(
       "Speed",

@@ -37,7 +37,6 @@ def test_a_file_that_is_not_there_has_no_records(tmp_path):
     records.refresh()
     assert records.num_rows == 0
     assert records.last(RETURN) is None
-    assert records.best(RETURN) is None
     assert records.since()["columns"]["update"] == []
 
 
@@ -47,12 +46,11 @@ def test_a_metric_that_came_later_is_missing_before(tmp_path):
     assert records.since()["columns"][RETURN] == [None, 5.0, None]
 
 
-def test_the_newest_and_the_best_value_are_numbers(tmp_path):
+def test_the_newest_value_is_a_number(tmp_path):
     _, records = record_file(
         tmp_path, line(1, 1, **{RETURN: 7.0}), line(2, 2, **{RETURN: 3.0}), line(3, 3, **{RETURN: math.nan})
     )
     assert records.last(RETURN) == 3.0
-    assert records.best(RETURN) == 7.0
     assert json.dumps(records.since(), allow_nan=False)
 
 

@@ -49,7 +49,7 @@ def test_at_80_columns_everything_is_there_and_nothing_is_wider():
     assert "50%" in line("progress", lines)
     assert "2 s left" in line("progress", lines)  # 5 updates took 2.5 s, rounded to even
     assert any("320 of 640 env steps, update 5, after 2 s" in text for text in lines)
-    assert "21.25  best 21.25" in line("return", lines)
+    assert "21.25  best 21.25" in line("training return", lines)
     assert any("of 1,234 episodes, 88.00 env steps long" in text for text in lines)
     assert "1,500 env steps/s  6,000 frames/s" in line("speed", lines)
     assert "0.50 updates mean, 1 max" in line("policy lag", lines)
@@ -71,7 +71,7 @@ def test_view_layout_is_constant():
     full = shown(render_panel(state(**WELL)))
     assert [text[:14].rstrip() for text in empty] == [text[:14].rstrip() for text in full]
     assert "starting" in line("learner", empty)
-    assert "no episode" in line("return", empty)
+    assert "no episode" in line("training return", empty)
     assert "none yet" in line("checkpoint", empty)
 
 
@@ -127,7 +127,7 @@ def test_without_a_terminal_a_record_is_one_plain_line(capsys):
     console.write(record(5, **WELL, **{"env/restarts_total": 1.0, "env/truncated_by_failure_total": 2.0}))
     console.close()
     assert capsys.readouterr().out == (
-        " 50% | 320 env steps | return 21.25 | 1,500 env steps/s (6,000 frames/s) | lag 1 | waits: environments 75% | "
+        " 50% | 320 env steps | training return 21.25 | 1,500 env steps/s (6,000 frames/s) | lag 1 | waits: environments 75% | "
         "1 restarted, 2 episodes cut | 2 s left\n"
     )
 
@@ -194,8 +194,8 @@ def test_evaluations_have_a_row_with_their_curve():
     worse = dataclasses.replace(first, update=4, env_steps=256, mean_return=10.0)
     evaluated = with_evaluation(with_evaluation(with_evaluation(state(**WELL), first), sampled), worse)
     lines = shown(render_panel(evaluated))
-    assert "10.00  best 30.00; greedy, at 256 env steps" in line("evaluation", lines)
-    assert line("evaluation", lines).rstrip().endswith(sparkline([30.0, 10.0], 40, True))
+    assert "10.00  best 30.00; greedy, at 256 env steps" in line("evaluation return", lines)
+    assert line("evaluation return", lines).rstrip().endswith(sparkline([30.0, 10.0], 40, True))
     assert max(map(len, lines)) <= 80
     assert not any(text.startswith("evaluation") for text in shown(render_panel(state(**WELL))))
     resumed = initial_state(facts(), evaluations=[first, worse])

@@ -36,8 +36,8 @@ def test_the_plain_form_shows_every_value_in_words_with_units(capsys):
     printed = capsys.readouterr().out
     for text in (
         *("runs/[red]x", "CartPole-v1 [jax]", "environments", "4,096", "64, 64", "latency (ms)", "slots (bytes)"),
-        *("1,310,720", "flat ppo: a program", "pool: 40 values, 0 to 39.000", "sizes", "env steps per second"),
-        *("jaxsrl: 123,457", "flat ppo: 61,728", "main: 0.125"),
+        *("1,310,720", "flat ppo: a program", "pool: 40 values, 0 to 39.00", "sizes", "env steps per second"),
+        *("jaxsrl: 123,457", "flat ppo: 61,728", "main: 0.1250"),
     ):
         assert text in printed, printed
     assert not set("{}'_") & set(printed)

@@ -46,7 +46,7 @@ def test_a_run_is_summarized(tmp_path):
     run.records.refresh()
     summary = run.summary("a")
     assert summary["num_updates"] == 9  # 1000 / (4 * 30), rounded up
-    expected = {"env": "CartPole-v1", "agent": "ppo", "plan": "serial", "seed": 3, "update": 5, "last_return": 21.0}
+    expected = {"env": "CartPole-v1", "agent": "ppo", "plan": "serial", "seed": 3, "update": 5, "training_return": 21.0}
     assert {name: summary[name] for name in expected} == expected
 
 
@@ -118,7 +118,7 @@ def test_page_and_table_agree_on_runs(tmp_path):
         run.records.refresh()
         on_page, in_table = run.summary(name), summarize(run.path, tmp_path)
         assert in_table.name == name
-        numbers = ("update", "num_updates", "last_return", "env_steps", "best_return")
+        numbers = ("update", "num_updates", "training_return", "env_steps", "evaluation_return")
         for same in ("state", "env", "agent", "plan", "seed", *numbers):
             assert on_page[same] == getattr(in_table, same), same
     assert on_page["update"] == 5
