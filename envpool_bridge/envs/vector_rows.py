@@ -97,8 +97,8 @@ class VectorRowsSource:
         if self.same_observations:
             if env.observation_space != observation:
                 raise RuntimeError(
-                    f"expected equal observation spaces, got {env.observation_space} and {observation}: pass "
-                    "observation_mode='different' if only their bounds differ"
+                    f"the sub-environments observation spaces are not equivalent. They are {env.observation_space} and "
+                    f"{observation}. If this is intentional, use `observation_mode='different'` instead."
                 )
         elif not is_space_dtype_shape_equiv(env.observation_space, observation):
             raise RuntimeError(

@@ -68,7 +68,8 @@ def batch_observation_space(mode: Any, env_fns: tuple[EnvFn, ...], first: Space)
     if mode == "different":
         each = [_observation_space(make) for make in env_fns]
         return each[0], batch_differing_spaces(each)
-    raise UserError(f"observation_mode must be 'same', 'different' or a pair of spaces (batched, single), got {mode!r}")
+    expected = "'same' or 'different' or tuple of single and batch observation space"
+    raise UserError(f"Invalid `observation_mode`, expected: {expected}, actual got {mode}")
 
 
 def _observation_space(make: EnvFn) -> Space:

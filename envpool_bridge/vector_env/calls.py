@@ -1,4 +1,7 @@
-"""Arguments of `reset` and `step`: seeds, reset masks and actions, validated before anything is sent."""
+"""Arguments of `reset` and `step`: seeds, reset masks and actions, validated before anything is sent.
+
+Messages contain those of AsyncVectorEnv, which callers may match.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.utils import iterate
 
 from envpool_bridge.errors import UserError
@@ -41,13 +45,25 @@ def split_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[tuple[boo
         return (), options
     mask = options["reset_mask"]
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-        got = f"dtype {mask.dtype}" if isinstance(mask, np.ndarray) else type(mask).__name__
-        raise TypeError(f"options['reset_mask'] must be a numpy array of dtype bool, got {got}")
-    if mask.shape != (num_envs,) or not mask.any():
-        raise UserError(
-            f"options['reset_mask'] must have shape ({num_envs},) and at least one true value, got {mask.tolist()}"
-        )
+        got = mask.dtype if isinstance(mask, np.ndarray) else type(mask).__name__
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {got}")
+    if mask.shape != (num_envs,):
+        raise UserError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}")
+    if not mask.any():
+        least = "must contain a boolean array with at least one True value"
+        raise UserError(f"`options['reset_mask']` {least}, got reset_mask={mask}")
     return tuple(mask.tolist()), {name: value for name, value in options.items() if name != "reset_mask"}
+
+
+def not_started(name: str) -> NoAsyncCallError:
+    """Returns the error of waiting for an operation that was not started."""
+    return NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
+
+
+def still_pending(name: str, pending: str) -> AlreadyPendingCallError:
+    """Returns the error of calling `name` while another operation is pending."""
+    waiting = f"while waiting for a pending call to `{pending}` to complete"
+    return AlreadyPendingCallError(f"Calling `{name}` {waiting}: call `{pending}_wait` before it", pending)
 
 
 class ActionArrays:

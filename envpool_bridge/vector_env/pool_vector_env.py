@@ -18,6 +18,7 @@ from envpool_bridge.envs.vector_requests import ApplyRequest, MaskedReset, Objec
 from envpool_bridge.envs.vector_rows import VectorRowsSource
 from envpool_bridge.errors import EnvPoolError, UserError, WaitTimeoutError
 from envpool_bridge.spec.tree import take
+from envpool_bridge.vector_env import calls
 from envpool_bridge.vector_env.arguments import (
     EnvFn,
     array_spec,
@@ -28,7 +29,6 @@ from envpool_bridge.vector_env.arguments import (
     validate_no_custom_space,
     without_bounds,
 )
-from envpool_bridge.vector_env.calls import ActionArrays, action_objects, split_mask, spread_seeds
 from envpool_bridge.vector_env.functions import pickle_calls, pickle_setters
 from envpool_bridge.vector_env.lanes import Lanes
 from envpool_bridge.vector_env.results import Report, add_finals, raise_failure, select_infos, stack_infos
@@ -134,7 +134,7 @@ class PoolVectorEnv(VectorEnv):
         acted = array_spec("action", action, name)
         self._has_objects, self._acts_by_objects = observed is None, acted is None
         spec = row_spec(name, observed, acted)
-        self._actions = ActionArrays(spec.action, self.action_space)
+        self._actions = calls.ActionArrays(spec.action, self.action_space)
         spaces = (self.single_observation_space, action)
         objects = observed is None, acted is None
         source = VectorRowsSource(functions, spec, spaces, mode == "same", self.autoreset_mode, *objects, strict)
@@ -168,7 +168,7 @@ class PoolVectorEnv(VectorEnv):
     ) -> None:
         """Sends a reset; `reset_wait` returns its results."""
         self._require_open()
-        seeds, (mask, options) = spread_seeds(seed, self.num_envs), split_mask(options, self.num_envs)
+        seeds, (mask, options) = calls.spread_seeds(seed, self.num_envs), calls.split_mask(options, self.num_envs)
         self._require_idle("a masked reset" if mask else "reset_async")  # it would lose the results of other rows
         self._send_reset(seeds, mask, (cloudpickle.dumps(options),) * self.num_envs)
 
@@ -193,7 +193,7 @@ class PoolVectorEnv(VectorEnv):
         self._require_open()
         self._require_idle("step_async")
         if self._acts_by_objects:
-            each = action_objects(self.action_space, actions, self.num_envs)
+            each = calls.action_objects(self.action_space, actions, self.num_envs)
             self._lanes.request(lambda rows: ObjectStep(actions=cloudpickle.dumps(each[rows])))
         else:
             arrays = self._actions.convert(actions, self.num_envs)
@@ -343,14 +343,14 @@ class PoolVectorEnv(VectorEnv):
         self._lanes.close(0.0 if terminate else timeout)
         if self._state is not AsyncState.DEFAULT and not self._is_late:
             logger.warn(
-                f"`close` drops the results of a pending `{self._state.value}`: call `{self._state.value}_wait` before it"
+                f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete. Its results are lost"
             )
 
     def _wait_for(self, state: _Pending, timeout: float | None) -> list[Report]:
         """Waits for the pending operation of this kind, and returns the rows' reports."""
         self._require_open()
         if self._state is not state:
-            raise NoAsyncCallError(f"{state.value}_wait needs a {state.value}_async before it", state.value)
+            raise calls.not_started(state.value)
         self._is_late = True
         try:
             self._lanes.wait(timeout)
@@ -396,5 +396,4 @@ class PoolVectorEnv(VectorEnv):
         if self._sent and name not in _ALLOWED_BEFORE_RECV:
             raise AlreadyPendingCallError(f"{name} needs a recv of all results before it", "send")
         if self._state is not AsyncState.DEFAULT:
-            pending = self._state.value
-            raise AlreadyPendingCallError(f"{name} needs a {pending}_wait before it: a {pending} is pending", pending)
+            raise calls.still_pending(name, self._state.value)

@@ -18,25 +18,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = ["test_vector_env", "test_async_vector_env", "test_autoreset_mode", "test_vector_env_info"]
-NUM_TESTS = 283  # of version 1.4.0
+FILES = [
+    f"test_{name}"
+    for name in ("vector_env", "async_vector_env", "autoreset_mode", "vector_env_info", "observation_mode")
+]
+NUM_TESTS = 310  # of version 1.4.0
 
-_OWN_TEXT = "the class of the exception is the same, its text is the pool's own"
 _CAST = "actions are cast to the dtype of the space: the test's float64 becomes a float32, which time.sleep rejects"
 _NO_SHUTDOWN = (
     "the exception's cause describes every failed row, in place of logged errors; no environment is shut down"
 )
 # docs/environments/pool.md counts them by reason.
 DIFFERENT = {
-    **{
-        f"test_vector_env::test_partial_reset_failure[Async(shared_memory={shared})]": _OWN_TEXT
-        for shared in (True, False)
-    },
-    **{
-        f"test_async_vector_env::test_{name}_out_of_order_async_vector_env[{shared}]": _OWN_TEXT
-        for name in ("reset", "step")
-        for shared in (True, False)
-    },
     **{f"test_async_vector_env::test_step_timeout_async_vector_env[{shared}]": _CAST for shared in (True, False)},
     "test_async_vector_env::test_async_vector_subenv_error": _NO_SHUTDOWN,
 }

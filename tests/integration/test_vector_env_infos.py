@@ -115,7 +115,7 @@ def test_close_ends_workers_with_unread_infos(tmp_path):
     env.reset(seed=0)
     env.step_async(np.zeros(2, int))
     wait_for_a_message(env)
-    with pytest.warns(UserWarning, match="drops the results of a pending `step`"):
+    with pytest.warns(UserWarning, match="`close` while waiting for a pending call to `step`"):
         env.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
@@ -247,7 +247,7 @@ def test_close_drops_unread_infos_that_cannot_be_loaded():
     envs.step(np.zeros(2, np.int64))
     envs.step_async(np.zeros(2, np.int64))
     wait_for_a_message(envs)
-    with pytest.warns(UserWarning, match="drops the results of a pending `step`"):
+    with pytest.warns(UserWarning, match="`close` while waiting for a pending call to `step`"):
         envs.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
