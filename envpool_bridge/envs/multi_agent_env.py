@@ -12,10 +12,11 @@ from envpool_bridge.envs.io.homogeneous_agents import HomogeneousAgents, are_hom
 from envpool_bridge.envs.io.info_fields import write_infos
 from envpool_bridge.envs.io.output_rules import raise_bad_output
 from envpool_bridge.envs.io.per_agent_rows import PerAgentRows
-from envpool_bridge.envs.multi_agent_spec import parallel_spec, with_state
+from envpool_bridge.envs.multi_agent_spec import parallel_spec, validate_whole_envs, with_state
 from envpool_bridge.envs.one_by_one import OneByOneSource
 from envpool_bridge.envs.parallel_env import ParallelEnv
 from envpool_bridge.envs.protocol import (
+    EnvRows,
     EpisodeReset,
     FirstRows,
     GymnasiumReset,
@@ -24,7 +25,7 @@ from envpool_bridge.envs.protocol import (
     reset_options,
 )
 from envpool_bridge.envs.seeding import EpisodeSeeds, first_episode_steps
-from envpool_bridge.errors import BadEnvOutputError, UserError, WorkerError
+from envpool_bridge.errors import BadEnvOutputError, WorkerError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Tree, leaves, take
 
@@ -62,7 +63,7 @@ class ParallelSource(OneByOneSource):
     action_repeat: int = 1
     evaluation_env: Callable[[], ParallelEnv] | None = None
 
-    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> "ParallelRows":
+    def make_rows(self, row_ids: Sequence[int], run_seed: int | None, keep_infos: bool) -> EnvRows:
         """Makes the rows of these ids, which must cover whole environments.
 
         Raises:
@@ -71,10 +72,8 @@ class ParallelSource(OneByOneSource):
         with closed_on_error() as envs:
             envs.append(self.make_env())
             spec = self._spec(envs[0])
-            count, remainder = divmod(len(row_ids), spec.rows_per_env)
-            if remainder or row_ids[0] % spec.rows_per_env:
-                problem = f"expected rows of whole environments, got {len(row_ids)} from row {row_ids[0]}"
-                raise UserError(f"{spec.env_id} has {spec.rows_per_env} agents, each a row: {problem}")
+            validate_whole_envs(spec, row_ids)
+            count = len(row_ids) // spec.rows_per_env
             envs.extend(self.make_env() for _ in range(count - 1))  # adds one after another
             return ParallelRows(envs, spec, row_ids, run_seed, keep_infos, self)
 

@@ -1,5 +1,6 @@
 """Specs of the agents of a parallel environment, and of the rows that fit all of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -47,6 +48,13 @@ def with_state(env: ParallelEnv, observations: dict[str, Any]) -> dict[str, Any]
     """Adds the environment's global state to each agent's observation."""
     state = np.asarray(env.state())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
     return {name: {**items_of_observation(own), STATE: state} for name, own in observations.items()}
+
+
+def validate_whole_envs(spec: EnvSpec, row_ids: Sequence[int]) -> None:
+    """Raises UserError if the rows of these ids split an environment."""
+    if len(row_ids) % spec.rows_per_env or row_ids[0] % spec.rows_per_env:
+        problem = f"expected rows of whole environments, got {len(row_ids)} from row {row_ids[0]}"
+        raise UserError(f"{spec.env_id} has {spec.rows_per_env} agents, each a row: {problem}")
 
 
 def _agent_spec(env: ParallelEnv, env_id: str, name: str, state: gymnasium.Space | None) -> AgentSpec:

@@ -1,24 +1,20 @@
 """Hide-and-seek as a parallel multi-agent environment."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from envpool_bridge.envs.hide_and_seek.episode import Episode
-from envpool_bridge.envs.hide_and_seek.game import Game, RandomWalls
+from envpool_bridge.envs.hide_and_seek.game import Game
 from envpool_bridge.envs.hide_and_seek.layout import Layout, draw_layout
-from envpool_bridge.envs.hide_and_seek.observations import observation_space, state_space
 from envpool_bridge.envs.hide_and_seek.rendering import Renderer
-from envpool_bridge.envs.hide_and_seek.scene import SUBSTEP_SECONDS, SUBSTEPS
-from envpool_bridge.envs.parallel_env import AlikeAgents, ParallelReset, ParallelStep
+from envpool_bridge.envs.hide_and_seek.spaces import Teams
+from envpool_bridge.envs.parallel_env import ParallelReset, ParallelStep
 
-FORCES = 11  # evenly spaced from -0.9 to 0.9; 5 is none
-ACTION_SIZES = (FORCES, FORCES, FORCES, 2, 2)  # force along x, along y, torque; pull; lock
 ByAgent = dict[str, Any]
 
 
-class HideAndSeek(AlikeAgents):
+class HideAndSeek(Teams):
     """Hide-and-seek with PettingZoo's parallel API: after a preparation phase, hiders are rewarded for not being seen.
 
     Each agent observes a dict (see `observations`) and acts with MultiDiscrete([11, 11, 11, 2, 2]). An episode is
@@ -29,38 +25,13 @@ class HideAndSeek(AlikeAgents):
     Args:
         game: the rules; RandomWalls() if None.
         render_mode: "rgb_array", or None.
-
-    Attributes:
-        possible_agents: "hider_0", ..., "seeker_0", ...
-        agents: those of the episode; none before the first reset.
-        game: the rules.
-        state_space: of the global state.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {
-        "name": "hide_and_seek",
-        "render_modes": ["rgb_array"],
-        "render_fps": 1 / (SUBSTEPS * SUBSTEP_SECONDS),
-    }
-
     def __init__(self, game: Game | None = None, render_mode: str | None = None) -> None:
-        self.game = RandomWalls() if game is None else game
-        self.render_mode = render_mode
-        hiders = [f"hider_{number}" for number in range(self.game.hiders)]
-        self._hiders, self._seekers = hiders, [f"seeker_{number}" for number in range(self.game.seekers)]
-        self.possible_agents: list[str] = hiders + self._seekers
-        self.agents: list[str] = []
-        self.state_space = state_space(self.game)
-        self._observation_space = observation_space(self.game)
-        self._action_space = spaces.MultiDiscrete(list(ACTION_SIZES))
+        super().__init__(game, render_mode)
         self._rng = np.random.default_rng()
         self._episode: Episode | None = None
         self._renderer: Renderer | None = None
-
-    @property
-    def unwrapped(self) -> "HideAndSeek":
-        """The environment itself, for PettingZoo's tools."""
-        return self
 
     @property
     def episode(self) -> Episode:
@@ -82,8 +53,7 @@ class HideAndSeek(AlikeAgents):
         layout = draw_layout(self.game, self._rng) if given is None else given
         self._episode = Episode(self.game, layout, self._rng)
         self._release_renderer()
-        seekers = layout.num_agents - layout.num_hiders
-        self.agents = self._hiders[: layout.num_hiders] + self._seekers[:seekers]
+        self._begin(layout.num_hiders, layout.num_agents)
         return self._by_agent(self._episode.observe()), {name: {} for name in self.agents}
 
     def step(self, actions: ByAgent) -> ParallelStep:

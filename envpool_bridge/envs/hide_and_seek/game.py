@@ -6,6 +6,8 @@ from typing import Literal
 from envpool_bridge.errors import UserError
 
 CELL = 0.2  # metres: a side of a cell of the grid on which walls and things are placed
+STEP_SECONDS = 0.075  # length of an env step
+REACH = 0.25  # metres from an agent's center to the surface of a thing that it can hold or lock
 TEAM_LIMIT = 3  # agents in a team
 Reward = Literal["joint_zero_sum", "joint_mean", "selfish"]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from envpool_bridge.envs.hide_and_seek.game import REACH
 from envpool_bridge.envs.hide_and_seek.scene import Scene
 
-REACH = 0.25  # metres from an agent's center to the surface of a thing
 NOTHING = -1
 
 

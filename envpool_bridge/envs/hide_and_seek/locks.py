@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from envpool_bridge.envs.hide_and_seek.grips import REACH
+from envpool_bridge.envs.hide_and_seek.game import REACH
 from envpool_bridge.envs.hide_and_seek.scene import Scene
 
 

@@ -1,43 +1,12 @@
 """Observations: the whole state, and masks of the visible part, which networks apply."""
 
 import numpy as np
-from gymnasium import spaces
 
 from envpool_bridge.envs.hide_and_seek.game import Game
 from envpool_bridge.envs.hide_and_seek.locks import Locks
 from envpool_bridge.envs.hide_and_seek.scene import Scene
+from envpool_bridge.envs.hide_and_seek.spaces import AGENT_FEATURES, AGENTS, BOXES, LIDAR, MASK, POSE, RAMPS, SELF
 from envpool_bridge.envs.hide_and_seek.vision import Visibility
-
-AGENT_FEATURES = 10  # position 4, velocity 4, is a hider, progress of the preparation phase
-_POSE = 9  # x, y, z, cos and sin of the turn, velocity 4
-_SELF, _AGENTS, _BOXES, _RAMPS, _LIDAR = "observation_self", "agent_qpos_qvel", "box_obs", "ramp_obs", "lidar"
-_MASK = "_mask"
-
-
-def observation_space(game: Game) -> spaces.Dict:
-    """Returns the space of each agent, without empty sets (no other agents, boxes or ramps)."""
-    posed = _POSE + 3 * game.observes_sizes  # and their sizes, if observed; ramps have zeros in place of a size
-    sets = {
-        _AGENTS: (game.seats - 1, AGENT_FEATURES),
-        _BOXES: (game.boxes[1], posed + 3),  # locks: own, team, any
-        _RAMPS: (game.ramps, posed + 3 * game.locks_ramps),  # locks likewise, if ramps have any
-    }
-    shown: dict[str, spaces.Space] = {_SELF: _unbounded((AGENT_FEATURES,)), _LIDAR: _unbounded((game.lidar_rays,))}
-    for name, shape in sets.items():
-        if shape[0]:
-            shown[name] = _unbounded(shape)
-            shown[name + _MASK] = spaces.MultiBinary(shape[0])
-    return spaces.Dict(shown)
-
-
-def state_space(game: Game) -> spaces.Box:
-    """Returns the space of the global state."""
-    per_thing = (_POSE + 3 + 2, _POSE + 2)
-    return _unbounded((1 + game.seats * AGENT_FEATURES + game.boxes[1] * per_thing[0] + game.ramps * per_thing[1],))
-
-
-def _unbounded(shape: tuple[int, ...]) -> spaces.Box:
-    return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 class Observer:
@@ -60,19 +29,19 @@ class Observer:
         """
         game, scene, boxes = self._game, self._scene, self._scene.num_boxes
         features, poses = self._agent_features(progress), self._poses()
-        shown = {_SELF: features, _LIDAR: visibility.lidar.astype(np.float32)}
+        shown = {SELF: features, LIDAR: visibility.lidar.astype(np.float32)}
         locks = self._locks.seen_by_agents()
         if game.seats > 1:
             rows = self._agents_by_row, self._others
-            self._show(shown, _AGENTS, game.seats - 1, [features[self._others]], visibility.agents[rows])
+            self._show(shown, AGENTS, game.seats - 1, [features[self._others]], visibility.agents[rows])
         if game.boxes[1]:
             sizes = [scene.box_sizes] if game.observes_sizes else []
             parts = [poses[:boxes], *sizes, locks[:, :boxes]]
-            self._show(shown, _BOXES, game.boxes[1], parts, visibility.things[:, :boxes])
+            self._show(shown, BOXES, game.boxes[1], parts, visibility.things[:, :boxes])
         if game.ramps:
             pad = [np.zeros((game.ramps, 3))] if game.observes_sizes else []
             parts = [poses[boxes:], *pad, *([locks[:, boxes:]] if game.locks_ramps else [])]
-            self._show(shown, _RAMPS, game.ramps, parts, visibility.things[:, boxes:])
+            self._show(shown, RAMPS, game.ramps, parts, visibility.things[:, boxes:])
         return shown
 
     def state(self, progress: float) -> np.ndarray:
@@ -107,7 +76,7 @@ class Observer:
     def _poses(self) -> np.ndarray:
         """Returns the poses of things, [M, 9]."""
         scene, agents = self._scene, self._scene.num_agents
-        poses = np.empty((scene.num_things, _POSE))
+        poses = np.empty((scene.num_things, POSE))
         poses[:, :3] = scene.position[agents:, :3]
         poses[:, 3] = np.cos(scene.position[agents:, 3])
         poses[:, 4] = np.sin(scene.position[agents:, 3])
@@ -126,7 +95,7 @@ class Observer:
             features[:, :count, at : at + part.shape[-1]] = part
             at += part.shape[-1]
         mask[:, :count] = visible
-        shown[name], shown[name + _MASK] = features, mask
+        shown[name], shown[name + MASK] = features, mask
 
 
 def _padded(rows: np.ndarray, most: int) -> np.ndarray:

@@ -3,13 +3,27 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("mujoco")
-
 from envpool_bridge.envs.hide_and_seek.game import Base
 from envpool_bridge.envs.hide_and_seek.geometry import distance_to_cuboids
-from tests.support.arena import LOCK, PULL, act, arena, center, put
+from tests.support.arena import (
+    ENGINES,
+    LOCK,
+    PULL,
+    act,
+    arena,
+    center,
+    held,
+    locked,
+    locks,
+    pose,
+    put,
+    reseed,
+    see_all_things,
+    seen,
+)
 
 FAR = (1.0, 1.0)
+engines = pytest.mark.parametrize("engine", ENGINES)
 
 
 def before(box, gap=0.05):
@@ -17,18 +31,15 @@ def before(box, gap=0.05):
     return box[0], box[1] + 0.25 + 0.15 + gap
 
 
-def locked(env):
-    return env.episode.locks.locked.tolist()
-
-
+@engines
 @pytest.mark.parametrize("sleeps_before", [0, 30])
-def test_a_box_that_is_held_follows_within_5_millimetres(sleeps_before):
-    env = arena([before((3.0, 0.8))], boxes=[(3.0, 0.8)])
+def test_a_box_that_is_held_follows_within_5_millimetres(engine, sleeps_before):
+    env = arena([before((3.0, 0.8))], boxes=[(3.0, 0.8)], engine=engine)
     act(env, sleeps_before)  # what lies still is asleep by then
     offset = center(env, 2) - center(env, 0)
     start = center(env, 2)
     act(env, 5, hider_0=(5, 10, 5, 1, 0))
-    assert env.episode.grips.held.tolist() == [0, -1]
+    assert held(env) == [0, -1]
     assert np.linalg.norm(center(env, 2) - start) > 0.5
     assert np.abs(center(env, 2) - center(env, 0) - offset).max() < 5e-3
     act(env, 2)
@@ -38,95 +49,102 @@ def test_a_box_that_is_held_follows_within_5_millimetres(sleeps_before):
     assert np.linalg.norm(center(env, 0) - center(env, 2)) > 1.0
 
 
-def test_a_turned_box_is_held_as_it_was_taken():
+@engines
+def test_a_turned_box_is_held_as_it_was_taken(engine):
     box = (3.0, 3.0)
-    env = arena([before(box, 0.08)], boxes=[box])
+    env = arena([before(box, 0.08)], boxes=[box], engine=engine)
     put(env, 2, turn=0.4)
     put(env, 0, turn=-0.5)
     act(env, hider_0=PULL)
-    scene = env.episode.scene
 
     def relative():
-        turn = scene.position[0, 3]
+        turn = pose(env, 0)[3]
         away = (center(env, 2) - center(env, 0))[:2]
         rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
-        return np.array([*(rotation @ away), scene.position[2, 3] - turn])
+        return np.array([*(rotation @ away), pose(env, 2)[3] - turn])
 
     taken = relative()
     for action in ((5, 6, 5, 1, 0), (5, 5, 6, 1, 0)):
         act(env, 6, hider_0=action)
-        assert env.episode.grips.held[0] == 0
+        assert held(env)[0] == 0
         assert np.abs(relative() - taken).max() < 0.02
-    assert abs(scene.position[0, 3] + 0.5) > 0.3  # it has turned, and the box with it
+    assert abs(pose(env, 0)[3] + 0.5) > 0.3  # it has turned, and the box with it
 
 
+@engines
 @pytest.mark.parametrize(("gap", "holds"), [(0.09, True), (0.11, False)])
-def test_hands_reach_25_centimetres_from_the_middle_of_an_agent(gap, holds):
-    env = arena([before((3.0, 3.0), gap)], boxes=[(3.0, 3.0)])
+def test_hands_reach_25_centimetres_from_the_middle_of_an_agent(engine, gap, holds):
+    env = arena([before((3.0, 3.0), gap)], boxes=[(3.0, 3.0)], engine=engine)
     act(env, hider_0=PULL)
-    assert (env.episode.grips.held[0] == 0) == holds
-    assert env.episode.scene.data.eq_active[0] == holds
+    assert (held(env)[0] == 0) == holds
 
 
-def test_hands_reach_only_things_seen_in_the_last_step():
+@engines
+def test_hands_reach_only_things_seen_in_the_last_step(engine):
     for action, works in (
-        (PULL, lambda env: env.episode.grips.held[0] == 0),
+        (PULL, lambda env: held(env)[0] == 0),
         (LOCK, lambda env: locked(env) == [True]),
     ):
-        env = arena([before((3.0, 3.0))], boxes=[(3.0, 3.0)])
+        env = arena([before((3.0, 3.0))], boxes=[(3.0, 3.0)], engine=engine)
         put(env, 0, turn=np.pi)
-        assert not env.episode.visibility.things[0, 0]
+        assert not seen(env)[1][0, 0]
         act(env, hider_0=action)
         assert not works(env)
-        env.episode.visibility = env.episode.visibility._replace(things=np.ones((2, 1), bool))  # what it saw last
+        see_all_things(env)  # in the last step
         act(env, hider_0=action)
         assert works(env)
 
 
-def test_the_nearest_thing_is_taken():
-    env = arena([(3.0, 3.0)], boxes=[(3.0 + 0.3, 2.52), (3.0 - 0.3, 2.54)], seekers=[FAR])
-    assert env.episode.visibility.things[0].all()
+@engines
+def test_the_nearest_thing_is_taken(engine):
+    env = arena([(3.0, 3.0)], boxes=[(3.0 + 0.3, 2.52), (3.0 - 0.3, 2.54)], seekers=[FAR], engine=engine)
+    assert seen(env)[1][0].all()
     act(env, hider_0=PULL)
-    assert env.episode.grips.held[0] == 1
+    assert held(env)[0] == 1
 
 
-def test_grips_let_several_agents_hold_one_box():
-    env = arena([before((3.0, 3.0)), (3.0, 2.55)], boxes=[(3.0, 3.0)])
+@engines
+def test_grips_let_several_agents_hold_one_box(engine):
+    env = arena([before((3.0, 3.0)), (3.0, 2.55)], boxes=[(3.0, 3.0)], engine=engine)
     put(env, 1, turn=np.pi)
     act(env, hider_0=PULL, hider_1=PULL)
-    assert env.episode.grips.held.tolist() == [0, 0, -1]
+    assert held(env) == [0, 0, -1]
     start = center(env, 3)
     act(env, 5, hider_0=(10, 5, 5, 1, 0), hider_1=(10, 5, 5, 1, 0))
     assert center(env, 3)[0] > start[0] + 0.5
     act(env, hider_1=PULL)
-    assert env.episode.grips.held.tolist() == [-1, 0, -1]
+    assert held(env) == [-1, 0, -1]
 
 
-def test_ramps_can_be_held_and_locked():
-    env = arena([before((3.0, 3.0))], ramps=[(3.0, 3.0)])
+@engines
+def test_ramps_can_be_held_and_locked(engine):
+    env = arena([before((3.0, 3.0))], ramps=[(3.0, 3.0)], engine=engine)
     put(env, 0, (3.0, 2.5), turn=np.pi)  # at its upright side
     act(env, hider_0=(5, 5, 5, 1, 1))
-    assert env.episode.grips.held[0] == 0
+    assert held(env)[0] == 0
     assert locked(env) == [True]
 
 
-def test_locked_box_moves_less_than_two_millimetres():
-    env = arena([(3.0, 3.42)], [FAR], boxes=[(3.0, 3.0)])
+@engines
+def test_locked_box_moves_less_than_two_millimetres(engine):
+    env = arena([(3.0, 3.42)], [FAR], boxes=[(3.0, 3.0)], engine=engine)
     act(env, 3, hider_0=LOCK)
     assert locked(env) == [True]
-    start = env.episode.scene.position[2].copy()
+    start = pose(env, 2)
     act(env, 12, hider_0=(5, 0, 5, 0, 1))
-    assert np.abs(env.episode.scene.position[2] - start).max() < 2e-3
+    assert np.abs(pose(env, 2) - start).max() < 2e-3
     # Unlocked, the same push moves it.
+    act(env)
+    assert locked(env) == [False]
     put(env, 0, (1.0, 5.0))
     put(env, 1, (3.5, 3.0))
-    env.episode.locks.update(np.array([False, False]), np.ones((2, 1), bool), np.zeros((2, 1)))
     act(env, 12, seeker_0=(0, 5, 5, 0, 0))
     assert center(env, 2)[0] < 2.5
 
 
-def test_lock_stops_a_pulled_box_and_its_holder():
-    env = arena([before((3.0, 3.0))], boxes=[(3.0, 3.0)])
+@engines
+def test_lock_stops_a_pulled_box_and_its_holder(engine):
+    env = arena([before((3.0, 3.0))], boxes=[(3.0, 3.0)], engine=engine)
     act(env, 4, hider_0=(5, 10, 5, 1, 0))
     act(env, hider_0=(5, 10, 5, 1, 1))
     act(env, hider_0=(5, 10, 5, 1, 1))
@@ -136,9 +154,10 @@ def test_lock_stops_a_pulled_box_and_its_holder():
     assert np.abs(center(env, 0) - agent).max() < 0.05
 
 
-def test_lock_is_released_only_by_its_own_team():
+@engines
+def test_lock_is_released_only_by_its_own_team(engine):
     box = (3.0, 3.0)
-    env = arena([before(box), FAR], [(5.0, 5.0)], boxes=[box])
+    env = arena([before(box), FAR], [(5.0, 5.0)], boxes=[box], engine=engine)
     act(env, hider_0=LOCK)
     put(env, 0, (1.0, 5.0))
     act(env, 3)
@@ -147,7 +166,7 @@ def test_lock_is_released_only_by_its_own_team():
     for action in ((5, 5, 5, 0, 0), LOCK, PULL):
         act(env, 2, seeker_0=action)
         assert locked(env) == [True]
-        assert env.episode.locks.locker.tolist() == [0]
+        assert locks(env)[1] == [0]
     put(env, 2, (5.0, 5.0))
     put(env, 1, before(box), turn=np.pi)  # a team-mate who looks away
     act(env)
@@ -155,14 +174,15 @@ def test_lock_is_released_only_by_its_own_team():
     put(env, 1, turn=0.0)
     act(env)
     assert locked(env) == [False]
-    assert env.episode.locks.locker.tolist() == [0]  # the last that locked, still
+    assert locks(env)[1] == [0]  # the last that locked, still
     act(env, 6, hider_1=(5, 0, 5, 0, 0))
     assert center(env, 3)[1] < 2.7
 
 
-def test_lock_is_vetoed_by_a_team_mate_without_press():
+@engines
+def test_lock_is_vetoed_by_a_team_mate_without_press(engine):
     box = (3.0, 3.0)
-    env = arena([(2.87, 3.45), (3.17, 3.45)], boxes=[box])
+    env = arena([(2.87, 3.45), (3.17, 3.45)], boxes=[box], engine=engine)
     act(env, hider_0=LOCK)
     assert locked(env) == [False]
     act(env, hider_0=LOCK, hider_1=LOCK)
@@ -171,9 +191,10 @@ def test_lock_is_vetoed_by_a_team_mate_without_press():
     assert locked(env) == [False]
 
 
-def test_lock_veto_depends_on_the_last_locking_team():
+@engines
+def test_lock_veto_depends_on_the_last_locking_team(engine):
     box = (3.0, 3.0)
-    env = arena([before(box)], [(3.0, 2.55)], boxes=[box])
+    env = arena([before(box)], [(3.0, 2.55)], boxes=[box], engine=engine)
     put(env, 1, turn=np.pi)
     act(env, seeker_0=LOCK)
     assert locked(env) == [False]  # the hider's
@@ -182,7 +203,7 @@ def test_lock_veto_depends_on_the_last_locking_team():
     act(env)
     put(env, 0, FAR)
     act(env, seeker_0=LOCK)
-    assert (locked(env), env.episode.locks.locker.tolist()) == ([True], [1])
+    assert (locked(env), locks(env)[1]) == ([True], [1])
     put(env, 0, before(box))
     act(env)
     assert locked(env) == [False]  # by the seeker, which no longer presses
@@ -190,22 +211,24 @@ def test_lock_veto_depends_on_the_last_locking_team():
     assert locked(env) == [False]  # it is the seekers' now, and one of them vetoes
 
 
-def test_ramps_of_the_quadrant_game_have_no_locks():
-    env = arena([(3.0, 2.55)], boxes=[(3.35, 3.0)], ramps=[(2.75, 3.0)], game=Base)
+@engines
+def test_ramps_of_the_quadrant_game_have_no_locks(engine):
+    env = arena([(3.0, 2.55)], boxes=[(3.35, 3.0)], ramps=[(2.75, 3.0)], game=Base, engine=engine)
     put(env, 0, turn=np.pi)
     act(env, hider_0=LOCK)
-    assert env.episode.visibility.things[0].all()
+    assert seen(env)[1][0].all()
     assert locked(env) == [True, False]
 
 
-def test_one_press_locks_everything_near():
+@engines
+def test_one_press_locks_everything_near(engine):
     lockers = set()
     for seed in range(12):
-        env = arena([(2.87, 3.47), (3.17, 3.47)], boxes=[(2.7, 3.0), (3.3, 3.0)], seekers=[FAR])
-        env.episode.locks._rng = np.random.default_rng(seed)
+        env = arena([(2.87, 3.47), (3.17, 3.47)], boxes=[(2.7, 3.0), (3.3, 3.0)], seekers=[FAR], engine=engine)
+        reseed(env, seed)
         act(env, hider_0=LOCK, hider_1=LOCK)
         assert locked(env) == [True, True]
-        lockers.add(tuple(env.episode.locks.locker))
+        lockers.add(tuple(locks(env)[1]))
     assert {locker for pair in lockers for locker in pair} == {0, 1}
 
 

@@ -74,6 +74,14 @@ def test_the_ramp_is_a_prism_with_a_slope_of_45_degrees(scene):
     assert {tuple(np.round(vertex, 6)) for vertex in vertices} == expected
 
 
+def test_a_door_is_70_centimetres_wide():
+    env = arena(walls=(Wall((0, 15), (13, 15)), Wall((16, 15), (29, 15))))
+    model = env.episode.scene.model
+    left = model.geom("wall0").size[0] + model.body("wall0").pos[0]
+    right = model.body("wall1").pos[0] - model.geom("wall1").size[0]
+    assert right - left == pytest.approx(0.7)
+
+
 def test_walls_are_10_cm_thick_and_reach_from_face_to_face(scene):
     model = scene.model
     # Center, half sizes: inner 0.5 m and outer 4 m tall, the free floor 0.15 to 5.85.

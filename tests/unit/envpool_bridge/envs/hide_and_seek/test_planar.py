@@ -1,0 +1,175 @@
+"""The planar engine: rows that are stepped together, determinism, and soundness over many episodes."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.hide_and_seek.planar import state
+from envpool_bridge.envs.hide_and_seek.planar.rows import PlanarRows
+from envpool_bridge.envs.multi_agent_env import ParallelSource
+from envpool_bridge.envs.protocol import EpisodeReset, GymnasiumReset, first_rows, step_rows
+from envpool_bridge.errors import UserError, WorkerError
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
+
+SIZES = (11, 11, 11, 2, 2)
+FIELDS = ("max_box_move", "seen_fraction", "hider_return")
+
+
+def planar_source(env_id="base", stagger=0, **kwargs):
+    kwargs = json.dumps({"engine": "planar", "hiders": 1, "seekers": 2, "horizon": 30, **kwargs})
+    return EnvConfig(env_id, "hide_and_seek", kwargs, info_fields=FIELDS, stagger=stagger).source()
+
+
+def slot_of(source, num_rows, steps):
+    slot = allocate_slots(make_layout(source.spec(), PoolShape(1, 1, 1, num_rows, steps, 1), {}))[0]
+    step_rows(slot, slice(0, steps)).prepare()
+    return slot
+
+
+def begun(num_rows):
+    return EpisodeReset((0,) * num_rows, (None,) * num_rows)
+
+
+def played(source, row_ids, actions, request=None, start=0, rows=None):
+    """Returns what rows write when they play actions, [T, R, 5], from step `start` on."""
+    rows = rows or source.make_rows(row_ids, 5, False)
+    slot = slot_of(source, len(row_ids), len(actions))
+    rows.reset(request or begun(len(row_ids)), first_rows(slot))
+    slot.action[:] = actions
+    for t in range(start, len(actions)):
+        rows.step(slot.action[t], step_rows(slot, t))
+    rows.verify({name: values[1:] for name, values in slot.observation.items()}, slot.reward[:])
+    return slot
+
+
+def random_actions(steps, num_rows, seed=0):
+    return np.random.default_rng(seed).integers(0, SIZES, (steps, num_rows, 5))
+
+
+def written(slot, rows=slice(None), steps=slice(None)):
+    """Returns all arrays of a slot but the actions, by name."""
+    flags = {name: getattr(slot, name) for name in ("reward", "valid", "is_first", "terminated", "truncated")}
+    return {name: values[steps, rows] for name, values in {**flags, **slot.observation, **slot.infos}.items()}
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(got[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("env_id", ["base", "randomwalls"])
+def test_stepping_together_writes_what_one_by_one_writes(env_id):
+    source = planar_source(env_id, stagger=17, global_state=True, random_team_sizes=True)
+    assert [agent.name for agent in source.spec().agents] == ["hider_0", "seeker_0", "seeker_1"]
+    actions = random_actions(100, 12)
+    together = source.make_rows(range(12), 5, False)
+    assert isinstance(together, PlanarRows)
+    one_by_one = ParallelSource.make_rows(source, range(12), 5, False)
+    slot = played(source, range(12), actions, rows=together)
+    assert_same(written(slot), written(played(source, range(12), actions, rows=one_by_one)))
+    assert not slot.valid.all(axis=0).any()  # episodes ended, and agents were absent
+    assert np.isfinite(slot.infos["seen_fraction"]).any()
+
+
+@pytest.mark.parametrize("env_id", ["base", "randomwalls"])
+def test_an_episode_follows_from_its_seed_in_any_rows(env_id):
+    source, actions = planar_source(env_id), random_actions(70, 12)
+    all_rows = written(played(source, range(12), actions))
+    for row_ids in (range(3, 6), range(6, 12)):
+        own = slice(row_ids.start, row_ids.stop)
+        assert_same(
+            written(played(source, row_ids, actions[:, own])), {name: v[:, own] for name, v in all_rows.items()}
+        )
+
+
+def test_a_replayed_episode_continues_to_the_bit():
+    source, actions = planar_source(), random_actions(60, 6)
+    whole = played(source, range(6), actions)
+    steps, resumed_at = 31 + 17, slice(31, 31 + 17)  # 17 steps into the second episode
+    saved = tuple(actions[resumed_at, row] for row in range(6))
+    resumed = played(source, range(6), actions, EpisodeReset((1,) * 6, saved), start=steps)
+    after = slice(steps + 1, None)
+    assert_same(written(resumed, steps=after), written(whole, steps=after))
+    for name, values in resumed.observation.items():
+        np.testing.assert_array_equal(values[0], whole.observation[name][steps], err_msg=name)
+    assert not resumed.is_first[0].any()
+
+
+def test_gymnasium_seeds_repeat_an_episode():
+    source = planar_source()
+    first = []
+    for seed in (3, 3, 4, None):
+        rows = source.make_rows(range(3), None, False)
+        slot = slot_of(source, 3, 1)
+        rows.reset(GymnasiumReset((seed,) * 3), first_rows(slot))
+        first.append(slot.observation["lidar"][0].copy())
+    assert np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], first[2])
+    assert not np.array_equal(first[0], first[3])
+
+
+def test_actions_outside_the_space_are_rejected_by_row():
+    source = planar_source()
+    actions = random_actions(3, 6)
+    actions[2, 4, 3] = 2
+    with pytest.raises(WorkerError, match=r"base, row 4, step 3: expected an action in MultiDiscrete\(\[11, 11, 11, 2"):
+        played(source, range(6), actions)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"engine": "mujco"}, "option engine must be one of 'mujoco', 'planar', got 'mujco'"),
+        ({"lidar_rays": 65}, "room for 24 boxes and ramps, 64 lidar rays and 6 agents, got 3, 65 and 3: use fewer"),
+        ({"boxes": [25, 25]}, "got 26, 30 and 3: use fewer, or engine 'mujoco'"),
+    ],
+)
+def test_games_that_the_kernel_cannot_hold_are_rejected(kwargs, message):
+    with pytest.raises(UserError, match=message):
+        planar_source(**kwargs).spec()
+
+
+def test_splitting_an_environment_is_rejected():
+    with pytest.raises(UserError, match="expected rows of whole environments, got 3 from row 1"):
+        planar_source().make_rows(range(1, 4), 5, False)
+
+
+@pytest.mark.parametrize(("env_id", "episodes"), [("base", 600), ("randomwalls", 200)])
+def test_random_episodes_stay_sound(env_id, episodes):
+    """Forces change seldom, so that agents come to walls and push things into corners."""
+    worlds = 50
+    source = planar_source(env_id, hiders=2, seekers=2, horizon=80)
+    rows = source.make_rows(range(4 * worlds), 1, False)
+    slot = slot_of(source, 4 * worlds, 1)
+    rows.reset(begun(4 * worlds), first_rows(slot))
+    rng = np.random.default_rng(1)
+    deep = steps = 0
+    for t in range(81 * episodes // worlds):
+        if t % 8 == 0:
+            slot.action[0] = rng.integers(0, SIZES, slot.action[0].shape)
+        rows.step(slot.action[0], step_rows(slot, 0))
+        assert np.isfinite(rows._worlds["body"]).all()
+        assert not rows._worlds["discarded"].any()
+        depth = penetrations(rows._worlds)
+        deep, steps = deep + (depth > 0.1).sum(), steps + worlds
+    assert deep / steps < 0.001
+
+
+def penetrations(worlds):
+    """Returns by how much the worst agent of each world is inside a wall, seen from above, in metres."""
+    body, wall = worlds["body"][:, : state.MAX_AGENTS, None], worlds["wall"][:, None]
+    number = np.arange(state.MAX_WALLS)
+    real = (number < worlds["num_walls"][:, None])[:, None]
+    real = real & (np.arange(state.MAX_AGENTS) < worlds["num_agents"][:, None])[:, :, None]
+    away = np.abs(body[..., [state.X, state.Y]] - wall[..., [state.WALL_X, state.WALL_Y]])
+    beyond = away - wall[..., [state.WALL_HALF_X, state.WALL_HALF_Y]]
+    outside = np.linalg.norm(np.maximum(beyond, 0.0), axis=-1)
+    distance = np.where(outside > 0, outside, beyond.max(axis=-1))
+    below = body[..., state.Z] < wall[..., state.WALL_TOP] - 0.05
+    return np.where(real & below, 0.15 - distance, 0.0).max(axis=(1, 2))
