@@ -182,7 +182,8 @@ def play_arena(
         draws[one, other] = draws[other, one] = config.games - pair.wins - pair.losses
         returns[one, other], returns[other, one] = pair.mean_return, pair.opponent_return
         names = f"{contestants[one].name} - {contestants[other].name}"
-        show(f"{names}: {pair.wins} won, {config.games - pair.wins - pair.losses} drawn, {pair.losses} lost")
+        cut = f" ({pair.num_cut} games cut)" if pair.num_cut else ""
+        show(f"{names}: {pair.wins} won, {config.games - pair.wins - pair.losses} drawn, {pair.losses} lost{cut}")
     return Payoffs(tuple(each.name for each in contestants), wins, draws, returns)
 
 
@@ -194,6 +195,7 @@ class _Pair:
     losses: int
     mean_return: float
     opponent_return: float
+    num_cut: int = 0  # games that have not ended within the limit of steps
 
 
 def _board_game(
@@ -237,8 +239,8 @@ def _match_of_agents(
     sides = split_teams(spec, config.first_side or team, "--first-side")
     programs: dict[tuple[int, int], tuple[AnyAgent, ActOnRows]] = {}
 
-    def play(first: int, second: int) -> list[tuple[float, float]]:
-        """Returns the mean returns of both sides in each game."""
+    def play(first: int, second: int) -> tuple[list[tuple[float, float]], int]:
+        """Returns the mean returns of both sides in each game, and the number of games that were cut."""
         key = (id(agents[first]), id(agents[second]))
         if key not in programs:
             players = [
@@ -252,9 +254,10 @@ def _match_of_agents(
         return _returns_of_sides(grouped, params, source, sides, config, act)
 
     def match(one: int, other: int) -> _Pair:
-        games = play(one, other) + [(own, theirs) for theirs, own in play(other, one)]
-        own, theirs = np.array(games).T
-        return _Pair(int((own > theirs).sum()), int((own < theirs).sum()), float(own.mean()), float(theirs.mean()))
+        (games, num_cut), (others, num_others_cut) = play(one, other), play(other, one)
+        own, theirs = np.array(games + [(own, theirs) for theirs, own in others]).T
+        wins, losses = int((own > theirs).sum()), int((own < theirs).sum())
+        return _Pair(wins, losses, float(own.mean()), float(theirs.mean()), num_cut + num_others_cut)
 
     return match
 
@@ -277,7 +280,7 @@ def _returns_of_sides(
     sides: tuple[tuple[int, ...], ...],
     config: ArenaConfig,
     act: ActOnRows,
-) -> list[tuple[float, float]]:
+) -> tuple[list[tuple[float, float]], int]:
     spec = source.spec()
     report = evaluate(
         agent,
@@ -296,7 +299,7 @@ def _returns_of_sides(
         # Absent agents do not count. Rounded once: rounded sums of equal sides may differ, and a draw would be a win.
         games = [[value for value in game if not math.isnan(value)] for game in zip(*values, strict=True)]
         means.append([statistics.mean(game or [0.0]) for game in games] or [0.0] * len(report.returns))
-    return list(zip(*means, strict=True))
+    return list(zip(*means, strict=True)), report.cut_episodes
 
 
 def _shared_agents(loaded: Sequence[LoadedAgent]) -> list[AnyAgent]:

@@ -190,11 +190,11 @@ def episode_limit(spec: EnvSpec, max_episode_steps: int | None) -> int | None:
 
 
 def describe_limit(spec: EnvSpec, max_episode_steps: int | None, option: str) -> str:
-    """Describes the limit of an evaluation where Gymnasium ends no episode; "" elsewhere, and where a user has set one."""
+    """Describes the limit of an evaluation where no time limit is known; "" elsewhere, and where a user has set one."""
     if max_episode_steps or spec.has_time_limit is not False:
         return ""
-    limit = f"evaluations cut episodes after {LONGEST_EPISODE:,} env steps ({option})"
-    return f"{spec.env_id} has no time limit of Gymnasium: {limit}"
+    limit = f"episodes that have not ended after {LONGEST_EPISODE:,} env steps are cut ({option})"
+    return f"Gymnasium knows no time limit of {spec.env_id}: {limit}"
 
 
 def validate_seeds(source: EnvSource, spec: EnvSpec, seeds: Sequence[int], episodes: int) -> None:

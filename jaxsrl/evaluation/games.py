@@ -21,6 +21,7 @@ from jaxsrl.envs.cpu_rows import JaxSource
 from jaxsrl.envs.pgx import PgxEnv, pgx_rules
 from jaxsrl.envs.protocol import JaxEnv
 from jaxsrl.evaluation.load_agent import LoadedAgent, load_agent
+from jaxsrl.evaluation.player import RowsPlayer
 
 _MASK = "action_mask"
 
@@ -90,6 +91,7 @@ def _play_seat(
         move_keys = jax.random.split(move_key, games)
         table = _jitted_move(play, players[turn].choose)(players[turn].params, table, move_keys, sign)
         turn = 1 - turn
+        RowsPlayer.steps_of_process += 1
     wins, losses = int((table.score > 0).sum()), int((table.score < 0).sum())
     return SeatResult(seat, games, wins, games - wins - losses, losses)
 

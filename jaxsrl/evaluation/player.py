@@ -32,7 +32,7 @@ class RowsPlayer:
         slot: the slot.
         length: steps of the slot.
         newest: step of the slot that the last call of `step` filled.
-        steps_of_process: calls of `step` of all players of this process, for a watchdog.
+        steps_of_process: calls of `step` of all players of this process, and moves of board games, for a watchdog.
     """
 
     steps_of_process: ClassVar[int] = 0

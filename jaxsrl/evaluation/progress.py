@@ -8,7 +8,7 @@ from jaxsrl.evaluation.player import RowsPlayer
 from jaxsrl.training.watchdog import OPTION, Watchdog
 
 _LEAST_SECONDS = 10.0  # between two lines; longer as the evaluation takes longer
-_OUTCOME = "The run's checkpoints are complete, and `jaxsrl evaluate` plays again."
+_OUTCOME = "Checkpoints are complete, and the same command plays again."
 
 
 class ProgressLines:
@@ -36,14 +36,14 @@ class ProgressLines:
 def step_deadline(
     limit_seconds: float, log: Callable[[str], None] = lambda line: None, option: str = OPTION
 ) -> Iterator[None]:
-    """Ends the process if no evaluation in it makes a step for too long.
+    """Ends the process if no evaluation, recording or game in it makes a step for too long.
 
     Args:
         limit_seconds: longest time between two steps, compilation included.
         log: keeps the message.
         option: name of the limit, for the message.
     """
-    waits = ["the evaluation waits for its environments or its policy"]
+    waits = ["it waits for its environments or its policy"]
     count: Callable[[], dict[str, float]] = lambda: {"steps": float(RowsPlayer.steps_of_process)}  # noqa: E731
     with Watchdog(limit_seconds, count, lambda is_waiting: waits, log, option, _OUTCOME).watching():
         yield

@@ -13,7 +13,7 @@ import numpy as np
 
 from agents.api import ActFn, Action, AgentState, AnyAgent, Array, Mode, Observation, Params, Trajectory
 from agents.transforms.frame_stacking import with_stacked_frames
-from envpool_bridge.envs.protocol import EnvRows, EnvSource, StepRows
+from envpool_bridge.envs.protocol import EnvRows, EnvSource
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec, LeafSpec
 from envpool_bridge.spec.tree import leaves, lookup, map_leaves, take, unflatten
@@ -22,7 +22,7 @@ from jaxsrl.datasets.dataset import Dataset, open_dataset
 from jaxsrl.datasets.episodes import episode_steps
 from jaxsrl.datasets.manifest import Manifest
 from jaxsrl.datasets.writer import DatasetWriter, make_dataset
-from jaxsrl.evaluation.evaluate import on_one_device
+from jaxsrl.evaluation.evaluate import episode_limit, on_one_device
 from jaxsrl.evaluation.player import RowsPlayer
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 
@@ -39,6 +39,7 @@ class RecordConfig:
         mode: how the policy chooses its actions.
         seed: of environments and actions.
         max_rows: environments in parallel.
+        max_episode_steps: env steps after which an episode is truncated; None for that of an evaluation.
     """
 
     episodes: int = 0
@@ -47,6 +48,7 @@ class RecordConfig:
     mode: Mode = Mode.GREEDY
     seed: int = 0
     max_rows: int = 32
+    max_episode_steps: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.episodes, self.env_steps) < 0 or bool(self.episodes) == bool(self.env_steps):
@@ -57,6 +59,8 @@ class RecordConfig:
             raise UserError(f"epsilon is a probability: got {self.epsilon}")
         if self.max_rows < 1 or self.seed < 0:
             raise UserError(f"expected at least one row and a seed from 0: got {self.max_rows} and {self.seed}")
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise UserError(f"max_episode_steps must be at least 1: got {self.max_episode_steps}")
 
 
 def record(
@@ -90,13 +94,15 @@ def record(
     if config.epsilon:
         stacked = stacked._replace(act=with_random_actions(stacked.act, spec, config.epsilon))
     description = {**(origin or {}), "epsilon": config.epsilon, "mode": config.mode.value, "seed": config.seed}
+    if (limit := episode_limit(spec, config.max_episode_steps)) is not None:
+        description["max_episode_steps"] = limit
     num_rows = min(config.max_rows, config.episodes or config.max_rows)
     with make_dataset(out, Manifest(spec, 1, dict(agent.extras), env=env, origin=description)) as writer:
         seed = _recording_seed(config.seed)
         rows = source.make_rows(range(num_rows), seed, False)
         try:
             player = RowsPlayer(stacked, make_act(stacked, config.mode), on_one_device(params), spec, seed, num_rows)
-            _record_episodes(player, rows, writer, config)
+            _record_episodes(player, rows, writer, config, limit)
         finally:
             rows.close()
     return open_dataset(out)
@@ -116,30 +122,47 @@ class _Step(NamedTuple):
     extras: dict[str, np.ndarray]
 
 
-def _record_episodes(player: RowsPlayer, rows: EnvRows, writer: DatasetWriter, config: RecordConfig) -> None:
+def _record_episodes(
+    player: RowsPlayer, rows: EnvRows, writer: DatasetWriter, config: RecordConfig, limit: int | None
+) -> None:
     """Writes each episode when it ends. Short episodes are not preferred.
 
     Of a number of episodes every row plays its share. When there are enough env steps, every row plays its episode to the end.
+    From the first episode that the limit truncates on, rows idle after their episodes until all do. Then all start the next ones.
     """
     player.start(rows)
     wanted = np.array([len(range(row, config.episodes, rows.num_rows)) for row in range(rows.num_rows)])
     if config.env_steps:
         wanted[:] = 1  # until there are enough steps
     steps: deque[_Step] = deque()
-    begins = np.zeros(rows.num_rows, int)
+    begins, episodes = np.zeros(rows.num_rows, int), np.zeros(rows.num_rows, int)
+    idles = np.zeros(rows.num_rows, bool)
     num_steps = num_recorded = 0
     while wanted.any():
+        if idles[wanted > 0].all():
+            episodes += 1
+            idles[:], begins[:] = False, num_steps
+            player.start(rows, episodes.tolist())
         out = player.step(rows)
         steps.append(_copy_step(player))
         num_steps += 1
-        ended = np.flatnonzero((out.terminated | out.truncated) & (wanted > 0))
-        for row in ended:
-            length = num_steps - int(begins[row])
-            writer.append(_episode(list(itertools.islice(steps, len(steps) - length, None)), out, int(row)))
+        plays = (wanted > 0) & ~idles
+        cut = plays & ~(out.terminated | out.truncated) & (num_steps - begins == (limit or 0))
+        ended = plays & (out.terminated | out.truncated | cut)
+        for row in np.flatnonzero(ended):
+            length, ends = (
+                num_steps - int(begins[row]),
+                (bool(out.terminated[row]), bool(out.truncated[row] | cut[row])),
+            )
+            played = list(itertools.islice(steps, len(steps) - length, None))
+            writer.append(_episode(played, out.observation, int(row), ends))
             num_recorded += length
         if num_recorded >= config.env_steps:
             wanted[ended] -= 1
-        begins[out.is_first] = num_steps
+            wanted[idles] *= not config.env_steps  # their episodes are whole
+        idles |= ended & (cut.any() | idles.any())
+        episodes += out.is_first & ~out.valid
+        begins[out.is_first | idles] = num_steps
         while len(steps) > num_steps - begins.min():
             steps.popleft()
 
@@ -150,17 +173,17 @@ def _copy_step(player: RowsPlayer) -> _Step:
     return _Step(observation, action, slot.reward[t].copy(), {name: x[t].copy() for name, x in slot.extras.items()})
 
 
-def _episode(steps: list[_Step], out: StepRows, row: int) -> Trajectory:
-    """Returns the steps of one row as an episode; `out` is its last step."""
+def _episode(steps: list[_Step], final: Observation, row: int, ends: tuple[bool, bool]) -> Trajectory:
+    """Returns the steps of one row as an episode, with its final observation and flags of termination and truncation."""
 
     def of_row(*arrays: np.ndarray) -> np.ndarray:
         return np.stack([array[row] for array in arrays])
 
-    observation = map_leaves(of_row, *[step.observation for step in steps], out.observation)
+    observation = map_leaves(of_row, *[step.observation for step in steps], final)
     action = map_leaves(of_row, *[step.action for step in steps])
     reward = of_row(*[step.reward for step in steps])
     extras = {name: of_row(*[step.extras[name] for step in steps]) for name in steps[0].extras}
-    return episode_steps(observation, action, reward, (bool(out.terminated[row]), bool(out.truncated[row])), extras)
+    return episode_steps(observation, action, reward, ends, extras)
 
 
 def with_random_actions(act: ActFn, spec: EnvSpec, epsilon: float) -> ActFn:

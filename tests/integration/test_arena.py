@@ -121,10 +121,11 @@ def test_both_policies_play_both_sides(tmp_path):
 def test_equal_returns_of_two_sides_are_a_draw(monkeypatch, sides, returns, expected):
     names = [f"agent_{number}" for number in range(len(returns))]
     source = SimpleNamespace(spec=lambda: SimpleNamespace(agents=[SimpleNamespace(name=name) for name in names]))
-    report = SimpleNamespace(returns_by_agent={name: (each,) for name, each in zip(names, returns, strict=True)})
+    by_agent = {name: (each,) for name, each in zip(names, returns, strict=True)}
+    report = SimpleNamespace(returns_by_agent=by_agent, cut_episodes=2)
     monkeypatch.setattr(arena, "evaluate", lambda *args, **kwargs: report)
-    means = arena._returns_of_sides(None, None, source, sides, ArenaConfig(games=2), None)
-    assert means == [(expected, expected)]
+    means, num_cut = arena._returns_of_sides(None, None, source, sides, ArenaConfig(games=2), None)
+    assert (means, num_cut) == ([(expected, expected)], 2)
 
 
 def test_absent_agents_do_not_count(monkeypatch):
@@ -132,9 +133,9 @@ def test_absent_agents_do_not_count(monkeypatch):
     source = SimpleNamespace(spec=lambda: SimpleNamespace(agents=[SimpleNamespace(name=name) for name in names]))
     nan = float("nan")
     by_agent = {"red_0": (1.0, nan), "red_1": (2.0, nan), "blue_0": (nan, 3.0)}
-    report = SimpleNamespace(returns_by_agent=by_agent, returns=(1.5, 3.0))
+    report = SimpleNamespace(returns_by_agent=by_agent, returns=(1.5, 3.0), cut_episodes=0)
     monkeypatch.setattr(arena, "evaluate", lambda *args, **kwargs: report)
-    means = arena._returns_of_sides(None, None, source, ((0, 1), (2,)), ArenaConfig(games=4), None)
+    means, _ = arena._returns_of_sides(None, None, source, ((0, 1), (2,)), ArenaConfig(games=4), None)
     assert means == [(1.5, 0.0), (0.0, 3.0)]
 
 

@@ -24,6 +24,7 @@ class Arena:
         first_side: pattern of the names of the agents of one side; by default the first team of self-play.
         out: file for names, payoffs and ratings, *.json.
         plot: file for a heat map of the payoffs, .png, .svg or .pdf.
+        stall_timeout_seconds: longest time between two steps, after which the command fails.
         trust_env: import the module that the id of the environment names ("module:Id"), which runs its code.
         json: print one JSON object instead of a table.
     """
@@ -35,6 +36,7 @@ class Arena:
     first_side: str = ""
     out: Path | None = None
     plot: Path | None = None
+    stall_timeout_seconds: float = 1800.0
     trust_env: bool = False
     json: bool = False
 
@@ -43,6 +45,7 @@ class Arena:
         from agents.api import Mode
         from jaxsrl.checkpoints.run_directory import write_json
         from jaxsrl.evaluation.arena import ArenaConfig, load_contestants, play_arena, rate
+        from jaxsrl.evaluation.progress import step_deadline
 
         if self.out is not None and (self.out.is_dir() or not self.out.parent.is_dir()):
             raise UserError(f"expected a file in an existing directory: got {self.out}")
@@ -53,7 +56,8 @@ class Arena:
         mode = Mode.SAMPLE if self.stochastic else Mode.GREEDY
         config = ArenaConfig(self.games, self.seed, mode, self.first_side)
 
-        payoffs = play_arena(load_contestants(self.paths, self.trust_env), config, show_line)
+        with step_deadline(self.stall_timeout_seconds, option="--stall-timeout-seconds"):
+            payoffs = play_arena(load_contestants(self.paths, self.trust_env), config, show_line)
         if self.out is not None:
             write_json(self.out, payoffs.to_json())
         if self.plot is not None:

@@ -2,11 +2,16 @@
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
 
 from jaxsrl.cli.unused_options import validate_unused
+from jaxsrl.terminal.progress import show_line
 from jaxsrl.terminal.tables import print_tables
+
+if TYPE_CHECKING:
+    from jaxsrl.datasets.dataset import Dataset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Record:
         epsilon: probability of a random action at each step.
         seed: of environments and actions.
         max_rows: number of concurrent environments.
+        max_episode_steps: env steps after which an episode is truncated; None for that of the run's evaluations.
+        stall_timeout_seconds: longest time between two steps, after which the command fails.
         trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
         json: print one JSON object instead of a table.
     """
@@ -39,19 +46,30 @@ class Record:
     epsilon: float = 0.0
     seed: int = 0
     max_rows: int = 32
+    max_episode_steps: int | None = None
+    stall_timeout_seconds: float = 1800.0
     trust_env: bool = False
     json: bool = False
 
     def run(self) -> int:
         """Records, and prints a description of the dataset."""
-        from agents.api import Mode
         from jaxsrl.datasets.dataset import describe
         from jaxsrl.evaluation.load_agent import load_agent
-        from jaxsrl.evaluation.record import RecordConfig, record
+        from jaxsrl.evaluation.progress import step_deadline
         from jaxsrl.evaluation.record_replay import record_replay
 
         if self.replay:
-            played = ("episodes", "env_steps", "stochastic", "random", "epsilon", "seed", "max_rows")
+            played = (
+                "episodes",
+                "env_steps",
+                "stochastic",
+                "random",
+                "epsilon",
+                "seed",
+                "max_rows",
+                "max_episode_steps",
+                "stall_timeout_seconds",
+            )
             validate_unused(self, played, "--replay writes recorded steps and plays nothing")
             loaded = load_agent(self.path, trust_env=self.trust_env)
             origin = {"run": str(self.path), "agent": loaded.agent.name, "update": loaded.update}
@@ -59,6 +77,18 @@ class Record:
             return 0
         if self.random:
             validate_unused(self, ("stochastic", "epsilon"), "--random takes random actions only")
+        with step_deadline(self.stall_timeout_seconds, option="--stall-timeout-seconds"):
+            dataset = self._play()
+        print_tables(describe(dataset), self.json, f"dataset {self.out}")
+        return 0
+
+    def _play(self) -> "Dataset":
+        """Plays and records episodes."""
+        from agents.api import Mode
+        from jaxsrl.evaluation.evaluate import describe_limit
+        from jaxsrl.evaluation.load_agent import load_agent, saved_options
+        from jaxsrl.evaluation.record import RecordConfig, record
+
         config = RecordConfig(
             episodes=self.episodes,
             env_steps=self.env_steps,
@@ -66,8 +96,13 @@ class Record:
             mode=Mode.SAMPLE if self.stochastic else Mode.GREEDY,
             seed=self.seed,
             max_rows=self.max_rows,
+            max_episode_steps=self.max_episode_steps,
         )
         loaded = load_agent(self.path, trust_env=self.trust_env)
+        if self.max_episode_steps is None and (run := saved_options(loaded.metadata)) is not None:
+            config = dataclasses.replace(config, max_episode_steps=run.eval.max_episode_steps)
+        if line := describe_limit(loaded.source.spec(), config.max_episode_steps, "--max-episode-steps"):
+            show_line(line)
         env = loaded.metadata.get("experiment", {}).get("env")
         origin = {
             "run": str(self.path),
@@ -75,6 +110,4 @@ class Record:
             "update": loaded.update,
         }
         env = env if isinstance(env, dict) else None
-        dataset = record(loaded.agent, loaded.params, loaded.source, self.out, config, env, origin)
-        print_tables(describe(dataset), self.json, f"dataset {self.out}")
-        return 0
+        return record(loaded.agent, loaded.params, loaded.source, self.out, config, env, origin)

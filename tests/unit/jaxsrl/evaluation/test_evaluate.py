@@ -151,7 +151,7 @@ def test_the_limit_applies_where_no_time_limit_is_known():
     assert (limited.has_time_limit, episode_limit(limited, None), episode_limit(limited, 3)) == (True, None, 3)
     free = GymnasiumSource(Sometimes).spec()
     assert (free.has_time_limit, episode_limit(free, None), episode_limit(free, 3)) == (False, 27_000, 3)
-    assert "27,000 env steps (--x)" in describe_limit(free, None, "--x")
+    assert "after 27,000 env steps are cut (--x)" in describe_limit(free, None, "--x")
     assert not describe_limit(limited, None, "--x")
     assert not describe_limit(free, 3, "--x")
 

@@ -53,6 +53,45 @@ def test_a_number_of_env_steps_does_not_prefer_short_ones(tmp_path):
     assert dataset.num_valid_steps == lengths.sum() > 10
 
 
+class ShortOrEndless(ShortOrLong):
+    """Shows 1,000 times a number that the seed draws, minus the steps done; half of the episodes end after 2."""
+
+    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.begun, self.played = 1000 * int(self.np_random.integers(1000)), 0
+        return np.array([self.begun], np.float32), {}
+
+    def step(self, action):
+        self.played += 1
+        return np.array([self.begun - self.played], np.float32), 1.0, self.played == self.left == 2, False, {}
+
+
+@pytest.mark.parametrize("length", [{"episodes": 22}, {"env_steps": 90}])
+def test_endless_episodes_are_truncated_at_the_limit(tmp_path, length):
+    source = make_env(ShortOrEndless)
+    agent = make_ppo(PPOConfig(), source.spec(), NetworkConfig(hidden_sizes=(4,)))
+    params = agent.init(jax.random.key(0)).params
+    config = RecordConfig(**length, max_rows=4, max_episode_steps=7)
+    dataset = record(agent, params, source, tmp_path / "set", config)
+    assert dataset.manifest.origin["max_episode_steps"] == 7
+    steps, episodes = dataset.steps, find_episodes(dataset.steps)
+    assert set(episodes.lengths) == {2, 7}
+    firsts = []
+    for begin, end in zip(episodes.begin, episodes.end, strict=True):
+        shown = steps.observation[begin : end + 1, 0, 0]
+        firsts.append(shown[0])
+        np.testing.assert_array_equal(shown, shown[0] - np.arange(end - begin + 1))
+        ends = steps.terminated[end - 1, 0], steps.truncated[end - 1, 0]
+        assert ends == (end - begin == 2, end - begin == 7)
+    assert len(set(firsts)) == len(firsts), "an episode is there twice"
+    if "episodes" in length:
+        assert len(firsts) == 22
+    else:
+        assert 90 <= sum(episodes.lengths) < 90 + 4 * 7
+
+
 def test_an_interrupted_recording_has_another_name(tmp_path, monkeypatch):
     append = DatasetWriter.append
 
