@@ -88,7 +88,7 @@ def draw_terminal(run: Path, out: Path) -> None:
     """What the terminal showed when two thirds of the run were done."""
     plan = plan_from_json(json.loads((run / "plan.json").read_text()))
     records = read_records(run / "metrics.jsonl")
-    state = initial_state(RunInfo("runs/ppo_CartPole-v1_seed1", plan, ENV_STEPS, action_repeat=1))
+    state = initial_state(RunInfo("runs/ppo_cartpole_seed1", plan, ENV_STEPS, action_repeat=1))
     for record in records[: len(records) * 2 // 3]:
         state = with_record(state, record)
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")

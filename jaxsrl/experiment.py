@@ -1,6 +1,7 @@
 """Experiments as values: what is trained in which environment, and the command line of an experiment's file."""
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from jaxsrl.config.command_line import experiment_command, parse_command_line
 from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.run_name import with_name_again, with_run_name
 from jaxsrl.config.serialization import from_json
 from jaxsrl.config.without_effect import validate_effect
 from jaxsrl.envs.registry import made_from, make_env
@@ -254,31 +256,34 @@ def parse_flags(
 ) -> Experiment:
     """Returns the experiment with the fields changed that flags such as `--run.seed 1` and `--env.kwargs.frame_skip 4` name.
 
-    `--config FILE` changes it before the flags do. With the config.json of a run and without `--run.name`, the run directory is
-    the run's with the suffix `_again`, so that the same command never continues the run itself.
+    `--config FILE` changes it before the flags do. Without `--run.name`, the name of the run directory is that of the experiment,
+    or of the run that wrote the file with the suffix `_again`, and the options that differ from it.
 
     Args:
         experiment: its values are the flags' defaults. A function is called with the environment that the flags name. None for
             the experiment of the run whose config.json the flags name.
         flags: the command line's if None.
         description: for --help.
-        program: command whose --help messages name; None for the program that runs.
+        program: command whose --help messages name, with the experiment; None for the program that runs, whose runs get no name.
 
     Raises:
         UserError: a value is rejected, a flag has no effect, a flag of a JSON object's entry has no value, or a file is not valid.
         SystemExit: the flags cannot be parsed, or ask for --help.
     """
     file, flags = _take_config_file(sys.argv[1:] if flags is None else flags)
-    options: dict[str, Any] = {} if file is None else _named_again(file, flags)
+    options: dict[str, Any] = {} if file is None else file.options
+    base = [] if program is None else [Path(shlex.split(program)[-1]).stem]
     if experiment is None:
-        value = _restore_experiment(file)
+        value = plain = _restore_experiment(file)
     elif isinstance(experiment, Experiment):
-        value = experiment
+        value = plain = experiment
     else:
         default = experiment()
+        own_env = cast("EnvConfig", default.env)
         if file is not None and "env" in options:
             default = with_file_options(default, {"env": options["env"]}, str(file.path))
-        value = experiment(_parse_env(default, flags, program))
+        value = experiment(env := _parse_env(default, flags, program))
+        plain, base = dataclasses.replace(value, env=dataclasses.replace(own_env, id=env.id)), [*base, env.id]
         options = {name: option for name, option in options.items() if name != "env"}
     if file is not None:
         value = with_file_options(value, options, str(file.path))
@@ -287,7 +292,11 @@ def parse_flags(
     description = f"{description or ''}\n\n{reads}"
     parsed = parse_command_line(type(value), default=value, args=flags, description=description, prog=program)
     validate_effect(value.run, parsed.run)
-    return parsed
+    if parsed.run.name:
+        return parsed
+    if file is not None and file.run_directory is not None:
+        return with_name_again(parsed, value, file)
+    return with_run_name(parsed, plain, base) if base else parsed
 
 
 def _take_config_file(flags: Sequence[str]) -> tuple[ConfigFile | None, list[str]]:
@@ -305,18 +314,6 @@ def _take_config_file(flags: Sequence[str]) -> tuple[ConfigFile | None, list[str
         if not path:
             raise UserError("expected a file after --config: a run's config.json, or a .yaml or .toml file")
     return (None if path is None else read_config_file(Path(path))), others
-
-
-def _named_again(file: ConfigFile, flags: Sequence[str]) -> dict[str, Any]:
-    """Returns the options of a file; those of a run get another name, unless the flags have one."""
-    if file.run_directory is None or any(flag.partition("=")[0] == "--run.name" for flag in flags):
-        return file.options
-    name = f"{file.run_directory.name}_again"
-    print(  # noqa: T201
-        f"options of {file.path}; trains as {name} (--run.name changes it; --run.name {file.run_directory.name} resumes)",
-        file=sys.stderr,
-    )
-    return {**file.options, "run": {**file.options["run"], "name": name}}
 
 
 def _restore_experiment(file: ConfigFile | None) -> Experiment:

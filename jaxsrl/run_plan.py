@@ -26,6 +26,7 @@ from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
 from jaxsrl.cluster.learners.processes import learner_processes
 from jaxsrl.cluster.placement import Placement, place_run
 from jaxsrl.config.run_config import RunConfig
+from jaxsrl.config.run_name import python_run_name
 from jaxsrl.config.serialization import to_json
 from jaxsrl.envs.registry import make_env
 from jaxsrl.evaluation.evaluate import describe_limit
@@ -69,9 +70,9 @@ _PARTS = ("agent", "network", "make_agent")
 """Fields of an Experiment that may contain functions."""
 
 
-def run_path(config: RunConfig, agent: AnyAgent, spec: EnvSpec) -> Path:
+def run_path(config: RunConfig, agent: AnyAgent, spec: EnvSpec, experiment: Any) -> Path:
     """Returns the run directory."""
-    return Path(config.directory) / (config.name or f"{agent.name}_{spec.env_id.replace('/', '-')}_seed{config.seed}")
+    return Path(config.directory) / (config.name or python_run_name(experiment, config, agent, spec.env_id))
 
 
 def run(
@@ -108,7 +109,7 @@ def run(
     spec = spec or source.spec()
     plan = add_agent_fragments(plan, agent, config.replay)
     identity = make_identity(agent, experiment, config, spec, source)
-    path = run_path(config, agent, spec)
+    path = run_path(config, agent, spec, experiment)
     with contextlib.ExitStack() as held:
         if config.machine.disable_cpu_idle:
             held.enter_context(disable_cpu_idle())

@@ -23,6 +23,16 @@ def function_name(function: Callable[..., Any]) -> str:
     return f"{_module_name(named.__module__)}:{named.__qualname__}"
 
 
+def script_name() -> str:
+    """Returns the name of the main program's file; "" for a program of a package, and in a notebook."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None) or ""
+    is_package = getattr(main, "__spec__", None) is not None or not {"site-packages", "bin"}.isdisjoint(
+        Path(file).parts
+    )
+    return "" if is_package else Path(file).stem
+
+
 def _module_name(name: str) -> str:
     file = getattr(sys.modules.get(name), "__file__", None) if name == "__main__" else None
     return Path(file).stem if file else name

@@ -66,8 +66,8 @@ class RunDirectory:
             )
         self.log(problem)
 
-    def record(self, config: dict[str, Any], plan: Any) -> None:
-        """Writes the configuration and the plan.
+    def record(self, config: dict[str, Any], plan: Any) -> str:
+        """Writes the configuration and the plan; returns a line that lists what changed, or "".
 
         Call it after the checkpoint has been restored, or at the start of a new run.
 
@@ -76,10 +76,16 @@ class RunDirectory:
             plan: plan as JSON data.
         """
         changes = [*self._changes(config), *self._code_changes(config)]
-        if changes:
-            self.log("options that changed: " + ", ".join(changes))
+        if (self.path / CONFIG).exists():
+            before, after = read_json(self.path / CONFIG).get(NUM_UPDATES), config.get(NUM_UPDATES)
+            changes += (
+                [f"schedules over the run take {after} updates instead of {before}"]
+                if before and before != after
+                else []
+            )
         write_json(self.path / CONFIG, config)
         self.write_plan(plan)
+        return "changed: " + ", ".join(changes) if changes else ""
 
     def write_plan(self, plan: Any) -> None:
         """Writes the plan, as JSON data."""
@@ -146,8 +152,8 @@ class NullRunDirectory(RunDirectory):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def _do_nothing(self, *args: Any, **options: Any) -> None:
-        pass
+    def _do_nothing(self, *args: Any, **options: Any) -> str:
+        return ""
 
     validate = record = write_plan = add_provenance = log = close = _do_nothing
 

@@ -26,7 +26,7 @@ class ConfigFile:
 
     Attributes:
         path: of the file.
-        options: nested as an Experiment is.
+        options: nested as an Experiment is; without the name of the run that wrote the file.
         agent_name: name in the catalog of algorithms, if a run wrote the file; otherwise "".
         run_directory: of the run that wrote the file; None for a file of a user.
     """
@@ -47,7 +47,10 @@ def read_config_file(path: Path) -> ConfigFile:
     data = read_mapping(path)
     if isinstance(data.get("experiment"), dict) and "agent_name" in data:
         name = data.get("algorithm", data["agent_name"])  # policies of several algorithms have a joint agent_name
-        return ConfigFile(path, data["experiment"], name, path.absolute().parent)
+        options, run = data["experiment"], data["experiment"].get("run")
+        if isinstance(run, dict):
+            options = {**options, "run": {key: value for key, value in run.items() if key != "name"}}
+        return ConfigFile(path, options, name, path.absolute().parent)
     return ConfigFile(path, nest_options(data))
 
 

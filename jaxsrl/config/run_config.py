@@ -72,7 +72,7 @@ OPERATION = (
 )
 
 # Options that may differ when a run directory is resumed. `num_envs` and `rollout_length` are the size of an update, and may not.
-MAY_CHANGE = _PLACEMENT | OPERATION | {"run.name", "run.init_from", "run.init_only", "run.init_optimizer"}
+MAY_CHANGE = _PLACEMENT | OPERATION | {"run.name"}
 _WITHOUT_PREFIX = tyro.conf.arg(prefix_name=False)  # flags of a part: --pool.num-workers, not --run.pool.num-workers
 
 
@@ -81,7 +81,7 @@ class RunConfig:
     """Sizes, budget, directory and parts of a run.
 
     Attributes:
-        name: of the run directory; "" derives it from the experiment, the environment and the seed.
+        name: name of the run directory; "" derives it from the experiment, the options that differ from its own, and the seed.
         directory: parent directory of runs.
         seed: of everything random.
         seeds: number of runs, with the seeds `seed`, `seed` + 1, ..., each in a run directory of its own. They are one program
@@ -103,8 +103,7 @@ class RunConfig:
             0 waits without limit.
         stall_timeout_seconds: longest time without any progress: no step, action, gradient step or update. Then the run ends
             with an error that names what waits for what. It must exceed the longest compilation, update and checkpoint.
-        init_from: run, "RUN@TAG", or directory of a checkpoint or model, whose learner state a new run starts with. A resumed
-            run ignores it.
+        init_from: run, "RUN@TAG", or directory of a checkpoint or model, whose learner state a new run starts with.
         init_only: patterns of paths of the arrays to take, such as "torso/*"; all if empty.
         init_optimizer: take the state of the optimizer too.
         record: directory of a dataset that receives all steps of the run; "" for none. A resumed run continues it.

@@ -72,14 +72,18 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
         >>> differences({"run": {"seed": 0, "name": "a"}}, {"run": {"seed": 1, "name": "a"}})
         ['run.seed: 0 -> 1']
     """
+    return [f"{where}: {before!r} -> {after!r}" for where, before, after in changed_options(old, new, path)]
+
+
+def changed_options(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Returns (path, old value, new value) of the differences of two JSON trees; see `differences`."""
     if old and new is None and isinstance(old, dict):
         new = {}
     if new and old is None and isinstance(new, dict):
         old = {}
     if isinstance(old, dict) and isinstance(new, dict):
-        lines: list[str] = []
+        changes: list[tuple[str, Any, Any]] = []
         for name in sorted(set(old) | set(new)):
-            where = f"{path}.{name}" if path else name
-            lines += differences(old.get(name), new.get(name), where)
-        return lines
-    return [] if old == new else [f"{path}: {old!r} -> {new!r}"]
+            changes += changed_options(old.get(name), new.get(name), f"{path}.{name}" if path else name)
+        return changes
+    return [] if old == new else [(path, old, new)]

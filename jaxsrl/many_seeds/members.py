@@ -10,13 +10,15 @@ from jaxsrl.config.run_config import RunConfig
 def member_configs(config: RunConfig) -> list[RunConfig]:
     """Returns the configurations of single runs, of the seeds `seed` to `seed + seeds - 1`.
 
-    A given name gets the suffix "_seedN". A derived name contains the seed already.
+    A name gets the values that differ by seed, and the suffix "_seedN".
     """
     single: dict[str, Any] = {"seeds": 1, "seeds_at_once": 1, "seed_learning_rates": (), "seed_entropy_coefs": ()}
-    return [
-        dataclasses.replace(config, **single, seed=seed, name=f"{config.name}_seed{seed}" if config.name else "")
-        for seed in range(config.seed, config.seed + config.seeds)
-    ]
+    members: list[RunConfig] = []
+    for seed, values in enumerate(member_values(config), config.seed):
+        own = "".join(f"_{name}={value}" for name, value in values.items())
+        name = f"{config.name}{own}_seed{seed}" if config.name else ""
+        members.append(dataclasses.replace(config, **single, seed=seed, name=name))
+    return members
 
 
 def member_values(config: RunConfig) -> list[dict[str, float]]:

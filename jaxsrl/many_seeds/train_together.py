@@ -94,7 +94,7 @@ def train_together(
         for member, (saved, values) in enumerate(zip(members, member_values(config), strict=True)):
             own: RunConfig = saved.run
             identity = make_identity(agent, saved, own, spec, source)
-            directory = held.enter_context(RunDirectory(run_path(own, agent, spec), saved))
+            directory = held.enter_context(RunDirectory(run_path(own, agent, spec, saved), saved))
             directory.validate(identity)
             setups.append(TrainingSetup(plan, trained, source, spec, own, directory, identity, quiet=True))
             callbacks = [_Leave(group, member), *make_callbacks(own, agent, source, saved.env), *show]

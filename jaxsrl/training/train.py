@@ -65,7 +65,9 @@ class TrainingLoop:
         setup, config, trainable = self._setup, self._setup.config, self._trainable
         started = time.perf_counter()
         first = trainable.restore_or_init(self._checkpoints.restore())
-        setup.directory.record({**setup.identity, NUM_UPDATES: config.num_updates}, plan_to_json(setup.plan))
+        identity = {**setup.identity, NUM_UPDATES: config.num_updates}
+        if changed := setup.directory.record(identity, plan_to_json(setup.plan)):
+            setup.log(changed)
         if first < config.num_updates:
             setup.directory.add_provenance(read_provenance())
         elif not self._has_work(first):

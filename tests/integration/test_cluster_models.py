@@ -164,7 +164,7 @@ def test_documented_store_is_served_and_followed(cluster, environment, tmp_path,
     page = (ROOT / "docs/how_to/models.md").read_text().partition("## Follow a run on a cluster")[2]
     command = re.findall(r"^```\njaxsrl (.*?)\n```$", page, re.M)[0].split()
     code = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
-    save(ModelStore(tmp_path / "runs/ppo_cartpole/models"), 3)
+    save(ModelStore(tmp_path / "runs/ppo_cartpole_seed0/models"), 3)
     serving = subprocess.Popen(
         [sys.executable, "-m", "jaxsrl.cli.main", *command],
         cwd=tmp_path,

@@ -69,7 +69,7 @@ def test_the_commands_of_the_page_run(capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["env_steps"] >= 300
     assert told["origin"] == {
-        "run": "runs/dqn_cartpole",
+        "run": "runs/dqn_cartpole_seed0",
         "agent": "dqn",
         "update": 8,
         "epsilon": 0.3,

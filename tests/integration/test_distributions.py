@@ -112,7 +112,8 @@ def test_installed_commands_work_in_an_empty_directory(installed, tmp_path):
     run(jaxsrl, "new", "my_experiment", directory=tmp_path)
     run(jaxsrl, "train", "my_experiment", *SHORT, "--run.name", "mine", directory=tmp_path)
     names = {path.name for path in (tmp_path / "runs").iterdir()}
-    assert {"mine", "ppo_CartPole-v1_seed0"} <= names
+    assert "mine" in names
+    assert any(name.startswith("ppo_cartpole_") for name in names)
     run(jaxsrl, "plot", "runs", "--out", "curves.png", directory=tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     report = run(jaxsrl, "evaluate", "runs/mine", "--episodes", "2", "--json", directory=tmp_path)

@@ -29,9 +29,17 @@ def code_of(page, beginning):
 @pytest.mark.parametrize(
     ("page", "beginning", "says"),
     [
-        ("README.md", "import jaxsrl", r"evaluation return \d+\S*; run directory runs/ppo_CartPole-v1_seed0"),
+        (
+            "README.md",
+            "import jaxsrl",
+            r"evaluation return \d+\S*; run directory runs/my_experiment_ppo_CartPole-v1_learning_rate=0.001_seed0",
+        ),
         ("docs/getting_started/quickstart.md", "import jaxsrl", r"^\d+\.\d+$"),
-        ("docs/how_to/many_seeds.md", "import jaxsrl", r"^runs/ppo_CartPole-v1_seed2 \d+\.\d+$"),
+        (
+            "docs/how_to/many_seeds.md",
+            "import jaxsrl",
+            r"^runs/my_experiment_ppo_CartPole-v1_jax_num_envs=4_rollout_length=128_seed2 \d+\.\d+$",
+        ),
         ("docs/how_to/tasks_and_stages.md", "import jaxsrl\nfrom agents", r"^\[[\d. ]+"),
         ("docs/how_to/custom_environment.md", "# my_experiment.py", r"^-\d+\.\d+$"),
     ],

@@ -47,7 +47,7 @@ SHORT = {
     "replay": "--sizes vector --rounds 1 --seconds 0.02",
     "offline": "--env-steps 3000 --batch-size 4 --gradient-steps 3 --hidden 4 --rounds 1",
     "search": "--rows 2 --simulations 3 --latent-size 4 --rounds 1 --seconds 0.001",
-    "arena": "--run runs/ppo_CartPole-v1_seed0 --games 2 --rounds 1",
+    "arena": "--run runs/ppo_cartpole_seed0 --games 2 --rounds 1",
     "cluster": "--hosts 1 --workers 1 --num-envs 8 --env-steps 2048 --rounds 1",
     "overhead": "--workers 1 --num-envs 8 --rounds 2",
     "gpu": "",
@@ -113,7 +113,7 @@ def runs(tmp_path_factory):
     """A directory with runs of the names that the pages use, as training leaves them."""
     place = tmp_path_factory.mktemp("place")
     (place / "runs").mkdir()
-    for name in ("ppo_CartPole-v1_seed0", "ppo_CartPole-v1_seed1"):
+    for name in ("ppo_cartpole_seed0", "ppo_cartpole_seed1"):
         run = save_run(place / "runs" / name, (3, 7))
         (run / "metrics.jsonl").write_text(json.dumps(RECORD) + "\n" + json.dumps({**RECORD, "update": 2}) + "\n")
     (place / "runs" / "tune_ppo_cartpole").mkdir()
@@ -230,12 +230,12 @@ FORMS = {
     "runs": [["runs"]],
     "plot": [["plot", "runs", "--out", "plot.svg"]],
     "evaluate": [
-        ["evaluate", "runs/ppo_CartPole-v1_seed0", "--episodes", "1"],
-        ["evaluate", "runs/ppo_CartPole-v1_seed0", "--episodes", "1", "--all", "--out", "curve.svg"],
+        ["evaluate", "runs/ppo_cartpole_seed0", "--episodes", "1"],
+        ["evaluate", "runs/ppo_cartpole_seed0", "--episodes", "1", "--all", "--out", "curve.svg"],
     ],
     "inspect": [
-        ["inspect", "runs/ppo_CartPole-v1_seed0"],
-        ["inspect", "runs/ppo_CartPole-v1_seed0", "--all"],
+        ["inspect", "runs/ppo_cartpole_seed0"],
+        ["inspect", "runs/ppo_cartpole_seed0", "--all"],
     ],
     "plan": [["plan", "ppo_cartpole"], ["plan", "ppo_cartpole", "--plan", "decoupled", "--gpus", "2"]],
     "doctor": [["doctor", "--runs", "runs"]],

@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs/how_to/models.md").read_text()
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    store = ModelStore(Path("runs/ppo_cartpole/models"))
+    store = ModelStore(Path("runs/ppo_cartpole_seed0/models"))
     for version in range(1, 9):
         store.save(version, {"learner.x": np.full(2, version)}, {"env_steps": version}, **{"return": 100.0 * version})
     store.tag("best", "2")
@@ -34,7 +34,7 @@ def test_documented_commands_change_the_models(store):
     assert store.tags() == {"best": 2}
     assert ModelStore(Path("copies/ppo_cartpole")).tags() == {"best": 2}
     with pytest.raises(SystemExit, match="2"):  # it is frozen
-        main(["models", "runs/ppo_cartpole", "--tag", "a=4"])
+        main(["models", "runs/ppo_cartpole_seed0", "--tag", "a=4"])
 
 
 def test_a_training_run_without_models_has_an_empty_store(tmp_path, capsys):

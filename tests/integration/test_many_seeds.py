@@ -39,6 +39,7 @@ EXPERIMENT = Experiment(
     ),
     network=NetworkConfig(hidden_sizes=(16,)),
     run=RunConfig(
+        name="many",
         plan="device_only",
         seed=SEEDS[0],
         num_envs=4,
@@ -59,11 +60,14 @@ if __name__ == "__main__":
 
 
 def with_run(**changes) -> Experiment:
-    return dataclasses.replace(EXPERIMENT, run=dataclasses.replace(EXPERIMENT.run, **changes))
+    run = dataclasses.replace(EXPERIMENT.run, **changes)
+    return dataclasses.replace(
+        EXPERIMENT, run=run if run.seeds > 1 else dataclasses.replace(run, name=f"many_seed{run.seed}")
+    )
 
 
 def run_path(directory, seed) -> Path:
-    return Path(directory) / f"ppo_CartPole-v1_seed{seed}"
+    return next(Path(directory).glob(f"*_seed{seed}"), Path(directory) / "none")
 
 
 def newest(path) -> tuple[int, dict[str, np.ndarray]]:
@@ -209,7 +213,9 @@ def test_seeds_with_values_of_their_own_equal_single_runs(tmp_path):
         config, wanted = (
             json.loads((path / "config.json").read_text()) for path in (run_path(tmp_path, seed), expected)
         )
-        config["experiment"]["run"]["directory"] = wanted["experiment"]["run"]["directory"]
+        assert config["experiment"]["run"]["name"] == f"many_{learning_rate=}_{entropy_coef=}_seed{seed}"
+        for name in ("directory", "name"):
+            config["experiment"]["run"][name] = wanted["experiment"]["run"][name]
         assert config == wanted
     # The complete seed does not start again, so the other one is the program's first member.
     shutil.rmtree(run_path(tmp_path, 6) / "checkpoints" / str(UPDATES))

@@ -53,7 +53,7 @@ class Results:
         from jaxsrl.results.record import make_result, write_result
 
         if not self.items:
-            raise UserError("expected at least one run directory: jaxsrl results add runs/ppo_CartPole-v1_seed0")
+            raise UserError("expected at least one run directory: jaxsrl results add runs/ppo_cartpole_seed0")
         results = [make_result(Path(item), self.preset) for item in self.items]
         for result in results:
             print(f"written to {write_result(result, self.directory)}")  # noqa: T201

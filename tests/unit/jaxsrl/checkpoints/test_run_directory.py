@@ -11,7 +11,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from experiments.ppo_cartpole import EXPERIMENT
-from jaxsrl.checkpoints.run_directory import LOCK, RunDirectory, read_json, write_json
+from jaxsrl.checkpoints.run_directory import LOCK, NUM_UPDATES, RunDirectory, read_json, write_json
 from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import to_json
 
@@ -98,9 +98,6 @@ CHANGES = {
     "run.eval.agents": "hunter_*",
     "run.eval.processes": 2,
     "run.max_hours": 1.5,
-    "run.init_from": "runs/other",
-    "run.init_only": ["torso/*"],
-    "run.init_optimizer": True,
     "run.eval.levels": 3,
     "run.eval.seeds": [1, 2],
     "run.eval.stage": 1,
@@ -234,14 +231,16 @@ def test_options_newer_than_a_run_without_an_experiment(tmp_path):
         directory.validate(config)
 
 
-def test_record_logs_changes_and_writes_config_and_plan(tmp_path):
-    claim(tmp_path / "run", saved())
+def test_record_returns_changes_and_writes_config_and_plan(tmp_path):
+    claim(tmp_path / "run", {**saved(), NUM_UPDATES: 4})
     with RunDirectory(tmp_path / "run") as directory:
         directory.validate(saved(plan="serial"))
-        assert read_json(directory.path / "config.json") == saved()  # nothing has been restored yet
-        directory.record(saved(plan="serial"), {"plan": "another"})
+        assert read_json(directory.path / "config.json") == {**saved(), NUM_UPDATES: 4}  # nothing has been restored yet
+        changed = directory.record({**saved(plan="serial"), NUM_UPDATES: 8}, {"plan": "another"})
         assert read_json(directory.path / "plan.json") == {"plan": "another"}
-    assert "options that changed: run.plan: 'single_learner_fine' -> 'serial'" in (tmp_path / "run/log.txt").read_text()
+        assert directory.record({**saved(plan="serial"), NUM_UPDATES: 8}, {"plan": "another"}) == ""
+    schedules = "schedules over the run take 8 updates instead of 4"
+    assert changed == f"changed: run.plan: 'single_learner_fine' -> 'serial', {schedules}"
 
 
 def test_every_difference_is_listed_at_once(tmp_path):
