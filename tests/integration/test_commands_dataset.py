@@ -48,7 +48,8 @@ def shorten(arguments):
     if arguments[0] == "train":
         kind = "online" if "--dataset.path" in arguments else "recorded" if "recorded" in arguments else ""
         kind = "offline" if "offline" in arguments else kind
-        return [*arguments, *SHORT["train"].split(), *(SHORT[kind].split() if kind else [])]
+        own = SHORT[kind].split() if kind else ["--run.name", "dqn_cartpole_seed0"]  # of the command without more flags
+        return [*arguments, *SHORT["train"].split(), *own]
     return arguments
 
 
