@@ -256,8 +256,8 @@ def parse_flags(
 ) -> Experiment:
     """Returns the experiment with the fields changed that flags such as `--run.seed 1` and `--env.kwargs.frame_skip 4` name.
 
-    `--config FILE` changes it before the flags do. Without `--run.name`, the name of the run directory is that of the experiment,
-    or of the run that wrote the file with the suffix `_again`, and the options that differ from it.
+    `--config FILE` changes it before the flags do. The experiment and the options that differ from its own name the run directory.
+    If a run wrote the file, its name with the suffix `_again` takes the place of the experiment's.
 
     Args:
         experiment: its values are the flags' defaults. A function is called with the environment that the flags name. None for
