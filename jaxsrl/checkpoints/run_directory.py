@@ -152,10 +152,14 @@ class NullRunDirectory(RunDirectory):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def _do_nothing(self, *args: Any, **options: Any) -> str:
-        return ""
+    def _do_nothing(self, *args: Any, **options: Any) -> None:
+        """Does nothing."""
 
-    validate = record = write_plan = add_provenance = log = close = _do_nothing
+    validate = write_plan = add_provenance = log = close = _do_nothing
+
+    def record(self, config: dict[str, Any], plan: Any) -> str:
+        """Returns that no code has changed, which the learner process that writes the run directory compares."""
+        return ""
 
 
 def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:

@@ -19,6 +19,7 @@ from envpool_bridge.envs.hide_and_seek.planar.kernel import (
 )
 from envpool_bridge.envs.hide_and_seek.planar.observe import LEAVES, Shown, make_shown
 from envpool_bridge.envs.hide_and_seek.planar.play import stats_of
+from envpool_bridge.envs.io.output_rules import OutputRules
 from envpool_bridge.envs.io.validation import ValueCheck
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.multi_agent_spec import validate_whole_envs
@@ -79,7 +80,7 @@ class PlanarRows:
         self._shown = make_shown(game, self.num_rows, source.global_state)
         self._ends = make_ends(count, self.num_rows)
         self._actions = np.zeros((self.num_rows, 5), np.int32)
-        self._values = ValueCheck(spec, self._row_ids, source.strict)
+        self._values = ValueCheck(spec, OutputRules(spec.env_id, row_ids))
         ids = [row // size for row in row_ids[::size]]
         self._seeds = None if run_seed is None else [EpisodeSeeds(run_seed, env_id) for env_id in ids]
         self._episodes = [0] * count
