@@ -98,13 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not isinstance(command, (Train, BenchCommand)):
             _share_accelerator(os.environ)
         status = command.run()
-        sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:  # the reader closed the pipe: `jaxsrl runs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python fails again at exit
-        sys.exit(128 + signal.SIGPIPE)
     except CorruptCheckpointError as error:
         print(f"error: damaged checkpoint {error}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

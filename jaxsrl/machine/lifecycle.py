@@ -51,7 +51,7 @@ class Lifecycle:
         """Requests threads to return."""
         self._is_stopped = True
 
-    def start_thread(self, name: str, body: Callable[[], None]) -> None:
+    def start_thread(self, name: str, body: Callable[[], object]) -> None:
         """Runs `body` in a thread whose first exception stops the run."""
 
         def guarded() -> None:
@@ -157,22 +157,42 @@ class OtherProcessError(EnvPoolError):
 
 
 def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes `function` exit with one line on stderr for an error whose message says everything; see `error_status`."""
+    """Makes `function` exit with one line on stderr for an error whose message says everything; see `error_status`.
+
+    It exits without a line, with the status of SIGPIPE in shells, where its output is not read to the end (`| head`).
+    """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            with _flushed():
+                return function(*args, **kwargs)
         except (UserError, BadEnvOutputError, RequeueError, OtherProcessError) as error:
             print(f"error: {error}", file=sys.stderr)  # noqa: T201
             _exit(error_status(error))
-        except Exception:
+        except Exception as error:
+            if isinstance(error, BrokenPipeError) and _is_lost(1):  # else it is of another pipe
+                _drop_lost_output()  # Python would fail again at exit
+                _exit(128 + signal.SIGPIPE)
             if not _has_joined_others():
                 raise
             traceback.print_exc()
             _exit(1)
 
     return wrapped
+
+
+@contextlib.contextmanager
+def _flushed() -> Iterator[None]:
+    """Writes the output of the block before the end of Python, which reports a lost reader with a traceback."""
+    try:
+        yield
+    except SystemExit:  # of --help
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        raise
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def error_status(error: BaseException) -> int:
@@ -260,13 +280,18 @@ def exit_now(signal_name: str) -> NoReturn:
 def _drop_lost_output() -> None:
     """Redirects output to a closed terminal or pipe to /dev/null: otherwise the next print would raise and end the run."""
     for descriptor in (1, 2):
-        poll = select.poll()
-        poll.register(descriptor, 0)
-        if any(events & _LOST for _, events in poll.poll(0)):
+        if _is_lost(descriptor):
             nothing = os.open(os.devnull, os.O_WRONLY)
             if nothing != descriptor:  # the descriptor was closed
                 os.dup2(nothing, descriptor)
                 os.close(nothing)
+
+
+def _is_lost(descriptor: int) -> bool:
+    """Returns whether the reader of a pipe or terminal is gone, or the descriptor is closed."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(events & _LOST for _, events in poll.poll(0))
 
 
 def _leave(name: str, timeout_seconds: float) -> None:

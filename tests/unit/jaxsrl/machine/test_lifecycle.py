@@ -148,6 +148,36 @@ def test_a_stuck_thread_does_not_change_the_exit_status(error, status):
     assert left.stderr.count("\n") == 1 or error == "KeyError", left.stderr
 
 
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("print('text' * 100_000)", 141),
+        ("print('text')", 141),
+        ("print('text'); sys.exit(0)", 141),
+        ("print('text', file=sys.stderr)", 0),
+        ("os.close(theirs); os.write(ours, b'x')", 1),
+    ],
+    ids=["much", "little", "as --help", "nothing", "another pipe"],
+)
+def test_a_lost_reader_ends_it_without_a_traceback(body, status):
+    code = (
+        "import os, sys\n"
+        "from jaxsrl.machine.lifecycle import exit_on_user_error\n"
+        "@exit_on_user_error\n"
+        "def main():\n"
+        "    theirs, ours = os.pipe()\n"
+        f"    {body}\n"
+        "main()\n"
+    )
+    reader, writer = os.pipe()
+    if status != 1:
+        os.close(reader)
+    ended = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=150)
+    os.close(writer)
+    assert ended.returncode == status, ended.stderr
+    assert ("Traceback" in ended.stderr) == (status == 1), ended.stderr
+
+
 @pytest.mark.parametrize("error", ["KeyError", "UserError('no')"])
 def test_a_caller_that_handles_the_error_goes_on(error):
     code = (
