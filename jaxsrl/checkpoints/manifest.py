@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from envpool_bridge.errors import UserError
 
 FORMAT = 2
 MANIFEST = "MANIFEST.json"
+STEP = re.compile("0|[1-9][0-9]*")
+"""Names of complete checkpoints."""
+UNFINISHED = re.compile(r"\.(0|[1-9][0-9]*)(\.replaced)?\.tmp")
+"""Names of checkpoints that are being written or replaced."""
 
 
 class CorruptCheckpointError(Exception):
@@ -44,6 +49,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not is_whole:
         raise CorruptCheckpointError(f"{path}: {MANIFEST} is not what was written (sha256 differs)")
     return manifest
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Returns whether a directory has a manifest, damaged or not, of the step that is its name: only such ones may be deleted."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        return {"format", "files"} <= set(manifest) and str(manifest["step"]) == path.name and not path.is_symlink()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def list_steps(directory: Path) -> list[int]:
+    """Returns the numbers that are names in a directory of checkpoints, in order; [] without the directory."""
+    try:
+        return sorted(int(path.name) for path in directory.iterdir() if STEP.fullmatch(path.name))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def verify_files(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -25,9 +25,12 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.manifest import (
     FORMAT,
     MANIFEST,
+    UNFINISHED,
     CorruptCheckpointError,
     file_sha256,
+    is_checkpoint,
     list_files,
+    list_steps,
     read_manifest,
     sign_manifest,
     verify_files,
@@ -98,9 +101,7 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Returns the updates of complete checkpoints, oldest first."""
-        if not self.directory.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
+        return list_steps(self.directory)
 
     def save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
         """Writes a checkpoint, which is durable when this returns, and removes old ones.
@@ -118,16 +119,26 @@ class CheckpointStore:
                 f"the checkpoint of update {step} could not be written to {self.directory} ({type(error).__name__}: {error}); "
                 f"{newest}"
             ) from error
-        self.remove(*self.steps()[: -self._keep])
+        steps = self.steps()
+        if len(steps) > self._keep:  # directories of others that have numbers as names do not count
+            steps = [each for each in steps if is_checkpoint(self.directory / str(each))]
+        self.remove(*steps[: -self._keep])
         return path
 
-    def remove(self, *steps: int) -> None:
-        """Deletes checkpoints. Failed deletions are repeated at the next save."""
+    def remove(self, *steps: int) -> list[int]:
+        """Deletes checkpoints, and nothing else that has a step as name; returns the steps of those that it deleted.
+
+        Failed deletions are repeated at the next save.
+        """
+        removed: list[int] = []
         # They are renamed before, so that a partly deleted one is never restored.
         for step in steps:
             with contextlib.suppress(OSError):
-                (self.directory / str(step)).rename(self._unfinished(step))
+                if is_checkpoint(path := self.directory / str(step)):
+                    path.rename(self._unfinished(step))
+                    removed.append(step)
         self._remove_unfinished()
+        return removed
 
     def _save(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> Path:
         final, temporary = self.directory / str(step), self._unfinished(step)
@@ -153,6 +164,8 @@ class CheckpointStore:
             os.fsync(file.fileno())
         _sync_all(temporary)
         if final.exists():
+            if not is_checkpoint(final):
+                raise FileExistsError(f"{final} is no checkpoint: move it")
             final.rename(self.directory / f".{step}{_REPLACED}")
         temporary.rename(final)
         _sync(self.directory)
@@ -171,7 +184,8 @@ class CheckpointStore:
     def _remove_unfinished(self) -> None:
         self._put_back_replaced()
         for path in self.directory.glob(".*.tmp"):
-            shutil.rmtree(path, ignore_errors=True)
+            if UNFINISHED.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
 
     def restore_newest(self, validate: ValidateFn | None = None, last: int | None = None) -> Restored | None:
         """Restores the newest checkpoint that verifies: step, arrays, metadata, problems of newer ones; None without checkpoints.

@@ -200,10 +200,13 @@ def make_directory(path: Path) -> Iterator[Path]:
         ) from error
     partial = path.with_name(f".{path.name}.partial")
     with lock_directory(partial, "dataset", "--out", "--out"):
-        for entry in partial.iterdir():
-            if entry.name != LOCK:
-                shutil.rmtree(entry)
         directory = partial / path.name
+        if foreign := sorted({entry.name for entry in partial.iterdir()} - {LOCK, path.name}):
+            raise UserError(
+                f"{partial} is where a dataset is written and holds something else ({foreign[0]}): move it, or choose another --out"
+            )
+        if directory.exists():
+            shutil.rmtree(directory)
         try:
             yield directory
             directory.rename(path)

@@ -39,10 +39,10 @@ def read_index(directory: Path) -> Index:
     """
     try:
         data = json.loads((directory / INDEX).read_text())
-        return {"tags": data["tags"], "notes": data["notes"], "is_frozen": data["is_frozen"]}
+        return {"tags": dict(data["tags"]), "notes": dict(data["notes"]), "is_frozen": data["is_frozen"]}
     except FileNotFoundError:
         return {"tags": {}, "notes": {}, "is_frozen": False}
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(
             f"{directory / INDEX} is no index of models ({error}): remove it, which removes all tags"
         ) from error

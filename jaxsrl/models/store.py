@@ -5,13 +5,15 @@ import dataclasses
 import operator
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.manifest import CorruptCheckpointError, read_manifest
+from jaxsrl.checkpoints.manifest import STEP as NUMBER
+from jaxsrl.checkpoints.manifest import CorruptCheckpointError, is_checkpoint, read_manifest
 from jaxsrl.checkpoints.store import Arrays, CheckpointStore, load_checkpoint
 from jaxsrl.models.index import Index, change_index, lock_store, read_index
 
@@ -88,7 +90,7 @@ class ModelStore:
         for tag in tags:
             _validate_tag(tag)
         with change_index(self.directory) as index:
-            if version not in self._checkpoints.steps():
+            if not is_checkpoint(self.directory / str(version)):
                 self._checkpoints.save(version, arrays, metadata)
             index["tags"] |= dict.fromkeys(tags, version)
             if notes:
@@ -193,9 +195,9 @@ class ModelStore:
             tagged = set(index["tags"].values())
             free = [version for version in self._checkpoints.steps() if version not in tagged]
             collected = free[: max(0, len(free) - keep)]
+            collected = self._checkpoints.remove(*collected)
             for version in collected:
                 index["notes"].pop(str(version), None)
-            self._checkpoints.remove(*collected)
         return collected
 
     def abandon(self, last: int) -> list[int]:
@@ -216,8 +218,7 @@ class ModelStore:
         with change_index(self.directory) as index:
             chosen = set(index["tags"].values())
             abandoned = [version for version in self._checkpoints.steps() if version > last and version not in chosen]
-            self._checkpoints.remove(*abandoned)
-        return abandoned
+            return self._checkpoints.remove(*abandoned)
 
     def clone(self, destination: Path, query: str = "") -> "ModelStore":
         """Copies one version, or all, with their tags into a new store, and returns that.
@@ -233,9 +234,12 @@ class ModelStore:
             raise UserError(f"cannot clone into {destination}: it exists; choose another directory")
         if not self._checkpoints.steps():
             raise UserError(f"nothing to clone: {self.directory} holds no models; {_HOW_SAVED}")
-        partial = destination.with_name(f".{destination.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        with lock_store(self.directory):
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(dir=destination.parent, prefix=f".{destination.name}.") as temporary,
+            lock_store(self.directory),
+        ):
+            partial = Path(temporary) / destination.name
             models = [self.find(query)] if query else self.models()
             for model in models:
                 shutil.copytree(model.path, partial / str(model.version))
@@ -247,7 +251,7 @@ class ModelStore:
                     for version, notes in read_index(self.directory)["notes"].items()
                     if int(version) in {model.version for model in models}
                 }
-        partial.rename(destination)
+            partial.rename(destination)
         return ModelStore(destination)
 
     def freeze(self, is_frozen: bool = True) -> None:
@@ -261,7 +265,7 @@ class ModelStore:
             wanted = [index["tags"][query]]
         elif query == NEWEST:
             wanted = steps[-1:]
-        elif query.isdecimal():
+        elif NUMBER.fullmatch(query):
             wanted = [int(query)]
         else:
             wanted = steps[::-1] if condition else []

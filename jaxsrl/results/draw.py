@@ -43,8 +43,10 @@ def draw_results(directory: Path, page: Path) -> int:
             path = pictures / f"{folder_name(task)}.svg"
             draw_task(list(own), path)
             drawn.add(path.name)
+        # Only the page that is replaced proves that a picture is one of an earlier call.
+        earlier = page.read_text() if page.exists() else ""
         for path in pictures.glob("*.svg"):
-            if path.name not in drawn:
+            if path.name not in drawn and f"({(PICTURES / path.name).as_posix()})" in earlier:
                 path.unlink()
         page.write_text(text)
     except OSError as error:

@@ -70,7 +70,8 @@ class ControlFiles:
         with contextlib.suppress(OSError):
             self._path.mkdir(exist_ok=True)
             for file in self._path.iterdir():
-                file.unlink()
+                if file.name.lstrip(".").startswith((_SESSION, _REQUEST, _ANSWER)):
+                    file.unlink()
         self.write_state(TRAINING)
 
     def write_state(self, state: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import STEP
 from jaxsrl.checkpoints.run_directory import CONFIG
 from jaxsrl.checkpoints.store import MANIFEST, Arrays, CheckpointStore, load_in_use
 from jaxsrl.models.store import MODELS, ModelStore
@@ -43,7 +44,7 @@ def resolve_model(path: Path) -> Path:
     directory = path.with_name(run)
     if not directory.is_dir():
         raise UserError(f"no run directory {directory}: expected RUN or RUN@TAG, got {path}")
-    if query.isdigit() and (directory / "checkpoints" / query).is_dir():
+    if STEP.fullmatch(query) and (directory / "checkpoints" / query).is_dir():
         return directory / "checkpoints" / query
     return ModelStore(directory / MODELS).find(query).path
 

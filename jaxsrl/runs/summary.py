@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import list_steps
 from jaxsrl.checkpoints.run_directory import CONFIG, LOG, NUM_UPDATES, read_json
 from jaxsrl.config.run_config import OFFLINE_STEPS
 from jaxsrl.metrics.record_file import RETURN, RecordFile
@@ -189,7 +190,7 @@ def summarize_records(
 def checkpoint_steps(directory: Path) -> list[int]:
     """Returns the updates of complete checkpoint directories, oldest first, without verifying their contents."""
     try:
-        return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdecimal())
+        return list_steps(directory / "checkpoints")
     except OSError:
         return []
 

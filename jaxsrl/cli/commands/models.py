@@ -58,8 +58,7 @@ class Models:
             store.tag(name, query)
         if self.untag:
             store.untag(self.untag)
-        if self.collect is not None:
-            store.collect_garbage(self.collect)
+        removed = {} if self.collect is None else {"removed": store.collect_garbage(self.collect)}
         if self.clone is not None:
             store.clone(self.clone, self.query)
         if self.freeze:
@@ -67,7 +66,8 @@ class Models:
         if self.serve:
             return _serve(store.directory, self.serve)
         models = [store.find(self.query)] if self.query else store.models()
-        print_tables({"models": [_row(model) for model in models]}, self.json, f"models of {self.run_directory}")
+        result = {**removed, "models": [_row(model) for model in models]}
+        print_tables(result, self.json, f"models of {self.run_directory}")
         return 0
 
     def _open_store(self) -> "ModelStore":
@@ -76,17 +76,35 @@ class Models:
         Raises:
             UserError: there is no such directory, or options have no effect.
         """
-        from jaxsrl.models.store import MODELS, ModelStore
-        from jaxsrl.runs.summary import is_run
+        from jaxsrl.models.store import ModelStore
 
         if self.serve:
             unused = ("json",) if self.clone is not None else ("query", "json")
             validate_unused(self, unused, "--serve serves all models and prints no list")
-        if not self.run_directory.is_dir():
-            raise UserError(f"no run directory {self.run_directory}: expected RUN with models/ in it")
-        inside = self.run_directory / MODELS
-        # A run without models has an empty store: its own directory has another lock.
-        return ModelStore(inside if inside.is_dir() or is_run(self.run_directory) else self.run_directory)
+        if self.collect is not None:
+            validate_unused(self, ("query",), "--collect deletes by tag and age alone")
+        if self.freeze:
+            validate_unused(self, ("unfreeze",), "--freeze ends with frozen models")
+        return ModelStore(_find_store(self.run_directory))
+
+
+def _find_store(directory: Path) -> Path:
+    """Returns the directory of models of a run, or a directory that is one.
+
+    Raises:
+        UserError: there is neither.
+    """
+    from jaxsrl.models.index import INDEX, read_index
+    from jaxsrl.models.store import MODELS
+    from jaxsrl.runs.summary import is_run
+
+    if is_run(directory):
+        return directory / MODELS  # empty before the first model
+    for store in (directory / MODELS, directory):
+        if (store / INDEX).is_file():
+            read_index(store)
+            return store
+    raise UserError(f"no models in {directory}: expected a run directory, or a directory that --clone has made")
 
 
 def _serve(directory: Path, name: str) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from jaxsrl.machine.doctor.cluster_files import cluster_parents, find_dead_clusters
 
 _NAME = re.compile(r"(?:sem\.)?jaxsrl-(\d+)-[0-9a-f]+")
-_UNFINISHED = re.compile(r"\.\d+(\.replaced)?\.tmp")
+_UNFINISHED = re.compile(r"\.[0-9]+(\.replaced)?\.tmp")
 _WORKER = b"envpool_bridge.supervisor.forkserver"
 LOCK = ".lock"
 
@@ -91,6 +91,8 @@ def _checkpoints(runs: Path, clean: bool) -> Iterator[Leftover]:
         unfinished = [path for path in sorted(directory.glob("*")) if _UNFINISHED.fullmatch(path.name)]
         if not unfinished:
             continue
+        if not (directory.parent / LOCK).exists():
+            continue  # no run has written them
         with _try_lock(directory.parent / LOCK) as is_locked:
             if not is_locked:
                 continue

@@ -115,6 +115,7 @@ def test_clean_removes_partial_checkpoints_of_dead_runs(machine):
     for name in ("dead", "alive"):
         (machine / "runs" / name / "checkpoints" / ".12.tmp").mkdir(parents=True)
         (machine / "runs" / name / "checkpoints" / "10").mkdir()
+    (machine / "runs" / "dead" / ".lock").touch()
     with open(machine / "runs" / "alive" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         found = found_on(machine, clean=True)
@@ -182,6 +183,7 @@ def test_clean_goes_on_after_what_it_may_not_remove(machine, monkeypatch):
     (machine / "proc" / "20" / "cmdline").write_bytes(b"python\0-c\0from envpool_bridge.supervisor.forkserver")
     (machine / "proc" / "20" / "stat").write_text("20 (python) S 1 1 1")
     (machine / "runs" / "a" / "checkpoints" / ".12.tmp").mkdir(parents=True)
+    (machine / "runs" / "a" / ".lock").touch()
     (machine / "shm" / "jaxsrl-11-ab").touch()
     dead = a_clusters_files(machine, "jaxsrl-ray-dead_123")
     monkeypatch.setattr(os, "kill", refuse)
@@ -221,6 +223,7 @@ def test_command_reports_json_and_exit_status(machine, capsys, monkeypatch):
     )
     monkeypatch.setattr(checks, "CHECKS", {"python": check_python})
     (machine / "runs" / "r" / "checkpoints" / ".3.tmp").mkdir(parents=True)
+    (machine / "runs" / "r" / ".lock").touch()
     with pytest.raises(SystemExit) as ended:
         jaxsrl.cli.main.main(["doctor", "--runs", str(machine / "runs"), "--json"])
     report = json.loads(capsys.readouterr().out)
