@@ -9,6 +9,7 @@ from typing import Any, cast
 import cloudpickle
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[reportMissingImports]
     VecEnv,
@@ -17,6 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import (  # pyright: ignore[r
 )
 
 from envpool_bridge.envs.env_functions import call_attribute, has_wrapper
+from envpool_bridge.errors import UserError
 from envpool_bridge.vector_env import PoolVectorEnv
 from envpool_bridge.vector_env.arguments import EnvFn
 from envpool_bridge.vector_env.calls import spread_seeds
@@ -55,9 +57,18 @@ class PoolVecEnv(VecEnv):
         self._reset_options()
         return observations
 
-    def step_async(self, actions: np.ndarray) -> None:
-        """Sends actions, one for each environment."""
-        self.pool.step_async(actions)
+    def step_async(self, actions: Sequence[Any] | np.ndarray) -> None:
+        """Sends actions, one for each environment.
+
+        Raises:
+            UserError: actions that are not in the structure of the space.
+        """
+        try:
+            batched = _batch(self.action_space, actions)
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            expected = f"a list of one action of {self.action_space} for each environment"
+            raise UserError(f"expected {expected}, got {type(actions).__name__}: {error}") from error
+        self.pool.step_async(batched)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Returns observations, rewards (float32), dones and infos of the started step."""
@@ -107,6 +118,19 @@ class PoolVecEnv(VecEnv):
         # stable-baselines3 indexes a list with them, so that -1 is the last environment
         rows = [index + self.num_envs if -self.num_envs <= index < 0 else index for index in self._get_indices(indices)]
         return list(self.pool.apply(function, rows))
+
+
+def _batch(space: gymnasium.Space, actions: Any) -> Any:
+    """Returns one action for each environment in the structure of the space, with a list of values a leaf."""
+    if isinstance(space, spaces.Dict):
+        for action in actions:
+            if set(action) != set(space):
+                raise ValueError(f"expected the keys {list(space)}, got {list(action)}")
+        return {key: _batch(part, [action[key] for action in actions]) for key, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        columns = zip(*actions, strict=True)
+        return tuple(_batch(part, column) for part, column in zip(space, columns, strict=True))
+    return actions
 
 
 class _PoolOfRowInfos(PoolVectorEnv):

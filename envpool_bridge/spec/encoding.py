@@ -70,8 +70,8 @@ class IntegerRange:
             INTEGER_LIMITS.get(leaf.dtype, (0, 0)),
             INTEGER_LIMITS.get(leaf.source_dtype, (0, 0)),
         )
-        self._low = np.asarray(np.maximum(starts + low, own_low), object)
-        self._high = np.asarray(np.minimum(starts + high, own_high), object)
+        self._low = np.asarray(np.maximum(starts + low, own_low, dtype=object), object)
+        self._high = np.asarray(np.minimum(starts + high, own_high, dtype=object), object)
         # The values from 0 to this one are in the range.
         self._natural = min(self._high.flat, default=0) if max(self._low.flat, default=0) <= 0 else -1
 

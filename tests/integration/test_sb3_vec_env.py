@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+# pyright: reportMissingImports=false
 pytest.importorskip("stable_baselines3")
 
 from stable_baselines3 import PPO
@@ -14,6 +15,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from envpool_bridge.compat.sb3 import PoolVecEnv
+from envpool_bridge.errors import UserError
 
 
 class Counting(gymnasium.Env):
@@ -92,6 +94,57 @@ def test_steps_equal_dummy_vec_env(both):
         for mine, other in zip(ours[3], theirs[3], strict=True):
             assert_same(mine, other)
         assert [info["episodes"] for info in both[0].reset_infos] == [info["episodes"] for info in both[1].reset_infos]
+
+
+BOX, CHOICE = gymnasium.spaces.Box(0, 2**64 - 1, (), np.uint64), gymnasium.spaces.Discrete(3)
+STRUCTURED = [
+    gymnasium.spaces.Dict(choice=CHOICE, box=BOX),
+    gymnasium.spaces.Tuple((BOX, CHOICE)),
+    gymnasium.spaces.Dict(pair=gymnasium.spaces.Tuple((BOX, gymnasium.spaces.Dict(choice=CHOICE)))),
+    gymnasium.spaces.Dict(choice=CHOICE, text=gymnasium.spaces.Text(5)),
+]
+
+
+class Echo(gymnasium.Env):
+    """Environment whose infos hold the action."""
+
+    observation_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, space):
+        self.action_space = space
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {"action": action}
+
+
+@pytest.mark.parametrize("space", STRUCTURED, ids=str)
+def test_structured_actions_are_one_for_each_environment(space):
+    actions = [space.sample() for _ in range(2)]
+    received = []
+    for make in (partial(PoolVecEnv, num_workers=1), DummyVecEnv):
+        vec_env = make([partial(Echo, space)] * 2)
+        vec_env.reset()
+        received.append([info["action"] for info in vec_env.step(actions)[3]])
+        vec_env.close()
+    assert received[0] == received[1] == actions
+
+
+def test_actions_of_another_structure_are_rejected():
+    wrong: list[tuple[gymnasium.Space, list[object]]] = [
+        (STRUCTURED[0], [{"choice": np.zeros(2, int), "box": np.zeros(2)}, [{"choice": 1}] * 2]),
+        (STRUCTURED[0], [[{"choice": 1, "box": 0, "other": 0}] * 2, [{"choice": 1, "box": 0}], 3]),
+        (STRUCTURED[1], [[(0, 1, 2)] * 2, [(0,)] * 2, [(0, 1), (0,)], [(0, 1)] * 3, [(0, 1.5)] * 2]),
+    ]
+    for space, cases in wrong:
+        vec_env = PoolVecEnv([partial(Echo, space)] * 2, num_workers=1)
+        vec_env.reset()
+        for actions in cases:
+            with pytest.raises(UserError, match="expected"):
+                vec_env.step(actions)
+        vec_env.close()
 
 
 def test_options_equal_dummy_vec_env(both):

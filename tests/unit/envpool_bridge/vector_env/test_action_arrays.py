@@ -15,6 +15,7 @@ PAIR = spaces.MultiDiscrete([3, 4], start=[-2, 5])
 PIXEL = spaces.Box(0, 255, (1,), np.uint8)
 LIMBS = spaces.Dict(arm=PIXEL, leg=spaces.Discrete(2))
 WIDE = spaces.Box(-(2**62), 2**62, (1,), np.int64)
+UNSIGNED = spaces.Box(0, 2**64 - 1, (), np.uint64)
 HIGHEST = 2**31 - 1
 
 
@@ -40,6 +41,7 @@ def arrays_of(space, actions, count=2):
         (PIXEL, [[np.nan], [0.0]], "row 0, action: .* got nan"),
         (PIXEL, [[0], [2**70]], "expected numbers, got dtype object"),
         (WIDE, [[0.0], [2.0**63]], r"row 1, action: .* got 9.22337"),
+        (UNSIGNED, [0, -1], "row 1, action: expected an integer from 0 to 18446744073709551615, got -1"),
         (LIMBS, {"arm": [[1], [256]], "leg": [0, 1]}, r"row 1, action\['arm'\]: .* got 256"),
     ],
 )  # fmt: skip
@@ -65,6 +67,8 @@ def test_integers_that_would_become_others_are_rejected(space, actions, says):
         (PIXEL, [[255], [0]]),
         (PIXEL, [[255.0], [0.0]]),
         (WIDE, [[-(2**62)], [2**62]]),
+        (UNSIGNED, [0, 2**63 - 1]),
+        (UNSIGNED, np.array([0, 2**64 - 1], np.uint64)),
         (spaces.Box(-1.0, 1.0, (1,)), [[np.nan], [np.inf]]),
         (spaces.Box(-1.0, 1.0, (1,)), [[1], [0]]),
     ],
