@@ -125,6 +125,11 @@ class CheckpointStore:
         self.remove(*steps[: -self._keep])
         return path
 
+    def replace_all(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
+        """Writes a checkpoint, whatever its number is, and removes all others; raises as `save`."""
+        CheckpointStore(self.directory, len(self.steps()) + 1).save(step, arrays, metadata)
+        self.remove(*(each for each in self.steps() if each != step))
+
     def remove(self, *steps: int) -> list[int]:
         """Deletes checkpoints, and nothing else that has a step as name; returns the steps of those that it deleted.
 

@@ -41,7 +41,7 @@ def make_sinks(
             sinks += _wandb_sink(options, directory, say)
         if not quiet:
             # Read before the file grows: the curve of a resumed run continues.
-            returns = read_returns(directory / RECORDS, facts.first_update) if facts.first_update else []
+            returns = read_returns(directory / RECORDS, facts.first_env_steps) if facts.first_update else []
             sinks.append(ConsoleSink(facts, returns, read_evaluations(directory)))
         sinks.append(JsonlSink(directory / RECORDS))
         if options.tensorboard:

@@ -12,12 +12,12 @@ from typing import Any
 from envpool_bridge.errors import UserError
 from jaxsrl.metrics.sinks import PROCESS_START
 
-UPDATE, ELAPSED = "update", "elapsed_seconds"
+UPDATE, ENV_STEPS, ELAPSED = "update", "env_steps", "elapsed_seconds"
 RETURN, SPEED = "episode/return_mean", "speed/env_steps_per_second"
 _RATES = ("speed/", "utilization/", "inference/", "policy/lag_mean")
 _MOST_ROWS = 2000
 _CHUNK = 1 << 20
-_NEEDED = ("update", "env_steps", "wall_seconds")
+_NEEDED = (UPDATE, ENV_STEPS, "wall_seconds")
 _FIRST = b'{"update"'  # start of every record
 
 
@@ -53,12 +53,12 @@ def _is_number(value: object) -> bool:
     return is_whole or isinstance(value, float)
 
 
-def read_returns(path: Path, last_update: int) -> list[float]:
-    """Returns the mean returns of a run's records up to this update, oldest first."""
+def read_returns(path: Path, last_env_steps: int) -> list[float]:
+    """Returns the mean returns of a run's records up to these env steps, oldest first."""
     records = RecordFile(path)
     records.refresh()
-    pairs = zip(records.columns[UPDATE], records.columns.get(RETURN, ()), strict=False)
-    return [value for update, value in pairs if update <= last_update and math.isfinite(value)]
+    pairs = zip(records.columns[ENV_STEPS], records.columns.get(RETURN, ()), strict=False)
+    return [value for env_steps, value in pairs if env_steps <= last_env_steps and math.isfinite(value)]
 
 
 def read_steady_records(path: Path) -> list[dict[str, float]]:
@@ -76,7 +76,8 @@ def read_steady_records(path: Path) -> list[dict[str, float]]:
 class RecordFile:
     """Records of one run. Thread-safe.
 
-    It reads only new bytes and whole lines. Of updates that a resumed run repeated, it keeps the newer records.
+    It reads only new bytes and whole lines. Of env steps that a resumed run repeated, it keeps the newer records. Updates do not
+    place a record, because a resumed run may have updates of another size.
 
     Attributes:
         columns: values by name, all of one length; NaN where a record lacks the name. `elapsed_seconds` is the time that the
@@ -94,7 +95,7 @@ class RecordFile:
         self._forget()
 
     def _forget(self) -> None:
-        self.columns: dict[str, array[float]] = {UPDATE: array("d"), ELAPSED: array("d")}
+        self.columns: dict[str, array[float]] = {UPDATE: array("d"), ENV_STEPS: array("d"), ELAPSED: array("d")}
         self.resumed_at: list[float] = []
         self.num_damaged = 0
         self._offset, self._torn, self._identity = 0, b"", (0, 0)
@@ -156,14 +157,13 @@ class RecordFile:
             self._take(record)
 
     def _take(self, record: dict[str, float]) -> None:
-        wall, start, update = record.pop("wall_seconds"), record.pop(PROCESS_START, None), record[UPDATE]
-        updates = self.columns[UPDATE]
+        wall, start, steps = record.pop("wall_seconds"), record.pop(PROCESS_START, None), self.columns[ENV_STEPS]
         # Records of earlier versions do not say which process wrote them.
         is_other = start != self._start or wall < self._wall
-        if self.num_rows and (is_other or update < updates[-1]):
+        if self.num_rows and (is_other or record[ENV_STEPS] < steps[-1]):
             self._resume(record)
         self._wall, self._start = wall, start
-        if self.num_rows and update == updates[-1]:
+        if self.num_rows and record[ENV_STEPS] == steps[-1]:
             # A run ends with a record right after the one before: rates over no time would say that nothing happens.
             self._merge(record)
             return
@@ -174,15 +174,15 @@ class RecordFile:
         """Removes the rows after the checkpoint, which the first record of a process names."""
         has_updates = record.get(SPEED) != 0.0
         kept_update = min(record.get("checkpoint/update", math.inf), record[UPDATE] - has_updates)
-        updates, kept = self.columns[UPDATE], self.num_rows
-        while kept and updates[kept - 1] > kept_update:
+        steps, kept = self.columns[ENV_STEPS], self.num_rows
+        kept_steps = kept_update * record[ENV_STEPS] / max(record[UPDATE], 1)
+        while kept and steps[kept - 1] > kept_steps:
             kept -= 1
         if kept < self.num_rows:
             for column in self.columns.values():
                 del column[kept:]
             self.generation += 1
         self._began = self.columns[ELAPSED][-1] if kept else 0.0
-        steps = self.columns.get("env_steps")
         self.resumed_at = [at for at in self.resumed_at if steps and at <= steps[-1]]
         if steps:
             self.resumed_at.append(steps[-1])

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from agents.api import ReplayAgent
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.names import REPLAY
+from jaxsrl.checkpoints.names import LEARNER, REPLAY
 from jaxsrl.checkpoints.partial_restore import format_report
 from jaxsrl.checkpoints.schema import Form, validate_match
 from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore, Restored
@@ -35,6 +37,7 @@ from jaxsrl.training.step_recorder import check_new_run
 from jaxsrl.training.trainable import Trainable
 from jaxsrl.training.warm_start import warm_start
 
+_NUM_UPDATES = f"{LEARNER}.num_updates"
 _IS_WARM_START = "is_warm_start"  # in metadata: the arrays are of another run
 
 
@@ -60,10 +63,7 @@ class RunCheckpoints:
                 recorded steps of an earlier one.
         """
         setup, config = self._setup, self._setup.config
-        validate = None if config.checkpoint.partial_restore else self._validate_fit
-        restored = self._coordinator.restore(
-            lambda: self._store.restore_newest(validate=validate) or self._warm_start()
-        )
+        restored = self._coordinator.restore(lambda: self._restore_newest() or self._warm_start())
         if restored is None or not restored[0]:
             check_new_run(setup)
         if restored is None:
@@ -76,12 +76,33 @@ class RunCheckpoints:
             setup.log(f"damaged checkpoint skipped: {problem}")
         setup.log(f"resumes {setup.directory.path} at update {step} of {config.num_updates}")
         self.saved_update = step
-        if metadata.get("env_steps", 0) != step * config.env_steps_per_update:
-            setup.log(
-                f"env steps are now counted with the new run.num_envs x run.rollout_length: "
-                f"{step * config.env_steps_per_update} so far; the checkpoint says {metadata.get('env_steps')}"
-            )
         return self._coordinator.split_rows(self._select(arrays, metadata))
+
+    def _restore_newest(self) -> Restored | None:
+        """Returns the newest checkpoint of this run, in updates of its size; main process only.
+
+        Raises:
+            UserError: updates had another size, and the run has models, which are numbered by them.
+        """
+        setup, config, path = self._setup, self._setup.config, self._setup.directory.path
+        validate = None if config.checkpoint.partial_restore else self._validate_fit
+        restored = self._store.restore_newest(validate=validate)
+        size, unit = config.env_steps_per_update, config.step_unit
+        if restored is None or restored[2]["env_steps"] == restored[0] * size:
+            return restored
+        if ModelStore(path / MODELS).models():
+            raise UserError(
+                f"the models of {path} are numbered by updates of another size than {size} {unit}: start another run with what it "
+                f"learned (--run.init-from {path} --run.name NAME)"
+            )
+        _, arrays, metadata, problems = restored
+        before = metadata["env_steps"]
+        update = max(1, round(before / size))
+        setup.log(f"an update takes {size} {unit} now: {before} count as {update} updates, {update * size} {unit}")
+        arrays = {**arrays, _NUM_UPDATES: np.asarray(update, arrays[_NUM_UPDATES].dtype)}
+        metadata = {**metadata, "env_steps": update * size}
+        self._store.replace_all(update, arrays, metadata)
+        return update, arrays, metadata, problems
 
     def save(self, learner: AnyLearner, must: bool = False) -> bool:
         """Writes a checkpoint; all learner processes call it together, and process 0 writes.

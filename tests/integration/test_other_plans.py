@@ -14,11 +14,12 @@ from agents.networks.config import NetworkConfig
 from agents.ppo import PPOConfig, make_ppo
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
-from jaxsrl.checkpoints.store import load_checkpoint
+from jaxsrl.checkpoints.store import CheckpointStore, load_checkpoint
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.envs.registry import make_env
 from jaxsrl.learner.loop import Learner
 from jaxsrl.machine.resources import Resources
+from jaxsrl.metrics.record_file import RecordFile
 from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import RunReport, run
 from jaxsrl.training.collectors import CollectorFactory
@@ -166,18 +167,45 @@ def test_asynchronous_replicas_take_over_a_checkpoint_of_lag_0(tmp_path):
     assert RESTART not in log_of(report)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_other_update_size_needs_partial_restore(tmp_path):
+@pytest.mark.parametrize(
+    ("num_envs", "rollout_length", "first"),
+    [(4, 4, 4), pytest.param(16, 4, 1, marks=pytest.mark.slow), pytest.param(8, 6, 1, marks=pytest.mark.slow)],
+)
+def test_env_steps_continue_with_another_update_size(tmp_path, num_envs, rollout_length, first):
+    """64 env steps in updates of 32 are `first` updates of the new size, to the nearest one."""
+    size, other = num_envs * rollout_length, {"num_envs": num_envs, "rollout_length": rollout_length}
     train(tmp_path, "serial", 1, 2)
     before = (tmp_path / "run/config.json").read_text()
-    with pytest.raises(UserError, match=r"run\.num_envs: 8 -> 4\n.*--checkpoint\.partial-restore"):
-        train(tmp_path, "serial", 1, 4, num_envs=4)
+    with pytest.raises(UserError, match=r"run\.(num_envs: 8|rollout_length: 4) -> .*\n.*--checkpoint\.partial-restore"):
+        train(tmp_path, "serial", 1, first + 2, **other)
     assert (tmp_path / "run/config.json").read_text() == before
-    report = train(tmp_path, "serial", 1, 4, num_envs=4, checkpoint_partial_restore=True)
-    assert report.num_updates == 4
-    assert RESTART in log_of(report)
-    assert "run.num_envs x run.rollout_length: 32 so far" in log_of(report)
+    report = train(tmp_path, "serial", 1, first + 2, checkpoint_partial_restore=True, **other)
+    assert (report.env_steps_before, report.env_steps, report.num_updates) == (
+        first * size,
+        (first + 2) * size,
+        first + 2,
+    )
+    assert f"{size} env steps now: 64 count as {first} updates, {first * size} env steps" in log_of(report)
+    assert (RESTART in log_of(report)) == (num_envs != 8)
+    assert CheckpointStore(tmp_path / "run/checkpoints").steps() == [first, first + 2]  # none with an old number
+    report = train(tmp_path, "serial", 1, first + 3, **other)
+    assert (report.env_steps_before, report.env_steps) == ((first + 2) * size, (first + 3) * size)
+    records = RecordFile(tmp_path / "run/metrics.jsonl")
+    records.refresh()
+    written = list(records.columns["env_steps"])
+    assert (64 in written, written[-1]) == (
+        first * size >= 64,
+        (first + 3) * size,
+    )  # an earlier record counts env steps too
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_models_keep_the_update_size(tmp_path):
+    train(tmp_path, "serial", 1, 2, checkpoint_keep_every=32)
+    with pytest.raises(UserError, match=r"models of .*are numbered by updates .*--run\.init-from"):
+        train(tmp_path, "serial", 1, 8, num_envs=4, checkpoint_partial_restore=True)
 
 
 @pytest.mark.timeout(600)
