@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,7 +46,7 @@ def train(
     lag,
     updates,
     *,
-    suite="gymnasium",
+    suite: Any = "gymnasium",
     hidden=(8,),
     agent="ppo",
     env_seed=0,
@@ -97,7 +98,7 @@ SLOW = [pair for pair in itertools.permutations(HOST_PLANS, 2) if pair not in CH
 @pytest.mark.parametrize(
     ("saved", "resumed"), [*CHEAP, *(pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW)]
 )
-def test_a_checkpoint_resumes_under_another_plan_and_lag(tmp_path, saved, resumed):
+def test_a_checkpoint_resumes_under_another_plan_and_lag(tmp_path, saved: tuple[str, int], resumed: tuple[str, int]):
     train(tmp_path, *saved, 3)
     report = train(tmp_path, *resumed, 6)
     assert report.num_updates == 6
@@ -125,7 +126,7 @@ def test_plan_changes_at_lag_0_keep_parameters(tmp_path):
     ("saved", "resumed"),
     [(("device_only", 0), ("serial", 1)), pytest.param(("serial", 1), ("device_only", 0), marks=pytest.mark.slow)],
 )
-def test_plan_change_from_device_restarts_environments(tmp_path, saved, resumed):
+def test_plan_change_from_device_restarts_environments(tmp_path, saved: tuple[str, int], resumed: tuple[str, int]):
     train(tmp_path, *saved, 3, suite="jax")
     report = train(tmp_path, *resumed, 6, suite="jax")
     assert report.num_updates == 6
@@ -252,7 +253,7 @@ def test_unfit_checkpoint_keeps_the_configuration(tmp_path, monkeypatch):
         (("distributed_replay", 1), ("serial", 0)),
     ],
 )
-def test_experience_moves_between_host_and_device(tmp_path, saved, resumed):
+def test_experience_moves_between_host_and_device(tmp_path, saved: tuple[str, int], resumed: tuple[str, int]):
     train(tmp_path, *saved, 4, agent="dqn")
     report = train(tmp_path, *resumed, 8, agent="dqn")
     assert report.num_updates == 8
