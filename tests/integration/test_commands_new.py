@@ -1,5 +1,6 @@
 """`jaxsrl new`: the file that it writes is an experiment with the values of the one it copies."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ def test_new_writes_an_experiment_that_train_finds(flags, source, tmp_path, monk
     path = find_experiment("my_experiment")
     assert path == Path("experiments/my_experiment.py")
     assert read_summary(path) == f"my_experiment: a copy of {source}."
-    assert load_experiment(path) == load_experiment(ROOT / "experiments" / f"{source}.py")
+    copy, copied = load_experiment(path), load_experiment(ROOT / "experiments" / f"{source}.py")
+    assert copy.run.name == "my_experiment_seed0"
+    assert dataclasses.replace(copy, run=dataclasses.replace(copy.run, name=copied.run.name)) == copied
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class InterruptingProcess:
 
 
 @contextlib.contextmanager
-def signal_in_a_wait(seconds=10.0):
+def signal_in_a_wait(seconds=120.0):
     """Sends SIGTERM at the first wait for a condition, with its lock held.
 
     Raises:
