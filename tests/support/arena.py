@@ -54,7 +54,7 @@ def arena(
 
 def act(env, steps=1, **actions):
     """Steps with these actions by agent, while the others stand still; returns the last result."""
-    result = None
+    result = ({}, {}, {}, {}, {})
     for _ in range(steps):
         result = env.step({name: np.array(actions.get(name, STILL)) for name in env.agents})
     return result

@@ -44,7 +44,7 @@ class Episode:
         self._vision = Vision(self.scene, game.lidar_rays)
         self._rewards = Rewards(game, layout.num_hiders, layout.num_agents)
         self._observer = Observer(game, self.scene, self.locks)
-        self._stats = EpisodeStats(self.scene)
+        self._stats = EpisodeStats(self.scene, layout, game)
         self.visibility = self._vision.compute()
 
     @property
@@ -94,8 +94,7 @@ class Episode:
         rewards = np.zeros(self.scene.num_agents)
         if not prepares:
             rewards = self._rewards.compute(sees, self.scene.centers())
-        hiders = self.scene.num_hiders
-        self._stats.add(rewards, bool(sees[hiders:, :hiders].any()), not prepares)
+        self._stats.add(rewards, sees, not prepares)
         if not self._stats.preparation_ended and self.progress >= 1.0:
             self._stats.end_preparation(self.locks.locked)
         return rewards

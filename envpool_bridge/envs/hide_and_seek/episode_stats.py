@@ -2,6 +2,24 @@
 
 import numpy as np
 
+from envpool_bridge.envs.hide_and_seek.game import SIGNAL_NAMES, Game
+from envpool_bridge.envs.hide_and_seek.layout import Layout
+from envpool_bridge.envs.hide_and_seek.phases import (
+    CHASED,
+    FEET,
+    POSE_COLUMNS,
+    POSE_COS,
+    POSE_HALF_X,
+    POSE_HALF_Y,
+    POSE_SIN,
+    POSE_X,
+    POSE_Y,
+    count_step,
+    end_preparation,
+    make_ground,
+    rows_of_doors,
+    rows_of_walls,
+)
 from envpool_bridge.envs.hide_and_seek.scene import Scene
 
 
@@ -9,21 +27,34 @@ class EpisodeStats:
     """Statistics along an episode; `as_dict` at its end.
 
     The names are SRL's; names that end in "_prep" refer to the end of the preparation phase. In addition,
-    `seen_fraction` is the fraction of rewarded steps in which a seeker saw a hider.
+    `seen_fraction` is the fraction of rewarded steps in which a seeker saw a hider, and there are the signals of `phases`.
 
     Args:
         scene: at the start of an episode.
+        layout: of the episode.
+        game: the rules.
     """
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, layout: Layout, game: Game) -> None:
         self._scene = scene
+        self._walls, self._doors, self._ground = (
+            rows_of_walls(layout.walls),
+            rows_of_doors(layout.doors),
+            make_ground(game),
+        )
+        self._sizes = scene.num_hiders, scene.num_agents, scene.num_boxes
+        self._signals, self._poses = np.zeros(len(SIGNAL_NAMES)), self._present_poses()
         self._start = scene.position[scene.num_agents :, :3].copy()
         self._returns = np.zeros(scene.num_agents)
         self._steps = self._seen_steps = 0
         self._prep: dict[str, float] = {}
 
-    def add(self, rewards: np.ndarray, seen: bool, rewarded: bool) -> None:
-        """Adds one step: [A] rewards, whether a seeker sees a hider, whether the preparation phase is over."""
+    def add(self, rewards: np.ndarray, sees: np.ndarray, rewarded: bool) -> None:
+        """Adds one step: [A] rewards, [A, A] bool sight of agents, whether the preparation phase is over."""
+        hiders = self._scene.num_hiders
+        seen = bool(sees[hiders:, :hiders].any())
+        before, self._poses = self._poses, self._present_poses()
+        count_step(self._signals, before, self._poses, sees, self._walls, (*self._sizes, rewarded))
         self._returns += rewards
         self._steps += rewarded
         self._seen_steps += rewarded and seen
@@ -31,6 +62,7 @@ class EpisodeStats:
     def end_preparation(self, locked: np.ndarray) -> None:
         """Records the changes during the preparation phase; once."""
         self._prep = {f"{name}_prep": value for name, value in self._changes(locked).items()}
+        end_preparation(self._signals, self._poses, locked, self._walls, self._doors, self._sizes, self._ground)
 
     @property
     def preparation_ended(self) -> bool:
@@ -41,13 +73,26 @@ class EpisodeStats:
         """Returns the statistics; `locked` [M] bool are the present locks."""
         if not self._prep:
             self.end_preparation(locked)  # an episode that ended in the preparation phase
+        signals = dict(zip(SIGNAL_NAMES, self._signals.tolist(), strict=True))
+        signals[SIGNAL_NAMES[CHASED]] /= max(1, self._steps)
         return {
             **self._prep,
             **self._changes(locked),
             "hider_return": float(self._returns[0]),
             "seeker_return": float(self._returns[-1]),
             "seen_fraction": self._seen_steps / max(1, self._steps),
+            **signals,
         }
+
+    def _present_poses(self) -> np.ndarray:
+        """Returns [N, 7] the poses of all bodies, as `phases` describes them."""
+        scene, agents = self._scene, self._scene.num_agents
+        poses = np.zeros((len(scene.position), POSE_COLUMNS))
+        poses[:, [POSE_X, POSE_Y]] = scene.centers()[:, :2]
+        poses[:agents, FEET] = scene.position[:agents, 2]
+        poses[:, POSE_COS], poses[:, POSE_SIN] = np.cos(scene.position[:, 3]), np.sin(scene.position[:, 3])
+        poses[agents:, [POSE_HALF_X, POSE_HALF_Y]] = scene.half_sizes[:, :2]
+        return poses
 
     def _changes(self, locked: np.ndarray) -> dict[str, float]:
         scene = self._scene

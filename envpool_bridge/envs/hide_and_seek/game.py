@@ -9,6 +9,8 @@ CELL = 0.2  # metres: a side of a cell of the grid on which walls and things are
 STEP_SECONDS = 0.075  # length of an env step
 REACH = 0.25  # metres from an agent's center to the surface of a thing that it can hold or lock
 TEAM_LIMIT = 3  # agents in a team
+SIGNAL_NAMES = ("chase_fraction", "ramp_use", "surf_distance", "door_closing", "sheltered_prep", "ramp_defence")
+"""Infos of an episode that `phases` computes; docs/environments/hide_and_seek.md defines them."""
 Reward = Literal["joint_zero_sum", "joint_mean", "selfish"]
 
 

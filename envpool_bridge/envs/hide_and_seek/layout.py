@@ -28,6 +28,7 @@ class Layout:
         boxes: [N, 2] lower left corners.
         box_sizes: [N, 3] metres along x, y and z.
         ramps: [R, 2] lower left corners.
+        doors: the walls that are missing in them; see `Walls`.
     """
 
     walls: tuple[Wall, ...]
@@ -36,6 +37,7 @@ class Layout:
     boxes: np.ndarray
     box_sizes: np.ndarray
     ramps: np.ndarray
+    doors: tuple[Wall, ...] = ()
 
     @property
     def num_agents(self) -> int:
@@ -63,7 +65,7 @@ def _attempt(game: Game, rng: np.random.Generator) -> Layout | None:
     walls = random_walls(game, rng) if isinstance(game, RandomWalls) else quadrant_walls(_base(game), rng)
     if walls is None:
         return None
-    grid = Grid(game.cells, walls, rng)
+    grid = Grid(game.cells, walls.pieces, rng)
     hiders, seekers = _team_sizes(game, rng)
     agents = _place_agents(game, grid, hiders, seekers)
     sizes = _box_sizes(game, rng)
@@ -73,7 +75,8 @@ def _attempt(game: Game, rng: np.random.Generator) -> Layout | None:
     if agents is None or boxes is None or ramps is None:
         return None
     corners = [np.array([place.corner for place in places]).reshape(-1, 2) for places in (agents, boxes, ramps)]
-    return Layout(tuple(walls), hiders, corners[0], corners[1], np.array(sizes).reshape(-1, 3), corners[2])
+    sizes = np.array(sizes).reshape(-1, 3)
+    return Layout(tuple(walls.pieces), hiders, corners[0], corners[1], sizes, corners[2], tuple(walls.doors))
 
 
 def _base(game: Game) -> Base:

@@ -5,15 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from envpool_bridge.envs.hide_and_seek.game import CELL
 from envpool_bridge.envs.hide_and_seek.layout import AGENT_SIZE, RAMP_SIZE, Layout
 from envpool_bridge.envs.hide_and_seek.mujoco import mujoco
-from envpool_bridge.envs.hide_and_seek.walls import Wall
+from envpool_bridge.envs.hide_and_seek.phases import rows_of_walls
 
 SUBSTEPS, SUBSTEP_SECONDS = 15, 0.005
 MAX_CONTROL = 0.9  # of a motor, whose gear is 100: 90 N, 90 Nm
-WALL_HALF_THICKNESS = 0.05
-INNER_WALL_HALF_HEIGHT, OUTER_WALL_HALF_HEIGHT = 0.25, 2.0
 HIDER_COLOR, SEEKER_COLOR = "0.2 0.45 0.95 1", "0.9 0.2 0.2 1"
 # Sleeping bodies cost nothing until something touches them: half of the time of physics. Older versions lack the flag.
 _SLEEP = int(getattr(mujoco.mjtEnableBit, "mjENBL_SLEEP", 0))
@@ -147,7 +144,8 @@ def make_scene(layout: Layout, floor_size: float, wall_friction: float) -> Scene
 def scene_xml(layout: Layout, floor_size: float, wall_friction: float) -> str:
     """Returns the model as MJCF; see `make_scene`."""
     parts = [_HEAD.format(timestep=SUBSTEP_SECONDS, middle=floor_size / 2)]
-    parts += [_wall_xml(number, wall, wall_friction) for number, wall in enumerate(layout.walls)]
+    for number, row in enumerate(rows_of_walls(layout.walls)):
+        parts.append(_wall_xml(number, row.tolist(), layout.walls[number].outer, wall_friction))
     for number in range(layout.num_agents):
         color = HIDER_COLOR if number < layout.num_hiders else SEEKER_COLOR
         parts.append(_AGENT.format(i=number, color=color))
@@ -171,17 +169,7 @@ def _box_xml(number: int, size: np.ndarray) -> str:
     return _THING.format(**names, damping=0.01, friction=0.2, shape=f'type="box" size="{x} {y} {z}"')
 
 
-def _wall_xml(number: int, wall: Wall, friction: float) -> str:
-    x, y = ((a + b + 1) / 2 * CELL for a, b in zip(wall.start, wall.end, strict=True))
-    half_length = wall.length * CELL / 2 - WALL_HALF_THICKNESS
-    halves = (WALL_HALF_THICKNESS, half_length) if wall.axis else (half_length, WALL_HALF_THICKNESS)
-    return _WALL.format(
-        i=number,
-        x=x,
-        y=y,
-        z=OUTER_WALL_HALF_HEIGHT if wall.outer else INNER_WALL_HALF_HEIGHT,
-        half_x=halves[0],
-        half_y=halves[1],
-        friction=friction,
-        alpha=0.1 if wall.outer else 1,  # rays ignore geoms with alpha 0
-    )
+def _wall_xml(number: int, row: list[float], outer: bool, friction: float) -> str:
+    x, y, half_x, half_y, top = row
+    alpha = 0.1 if outer else 1  # rays ignore geoms with alpha 0
+    return _WALL.format(i=number, x=x, y=y, z=top / 2, half_x=half_x, half_y=half_y, friction=friction, alpha=alpha)

@@ -29,6 +29,13 @@ class Wall(NamedTuple):
         return self.end[self.axis] - self.start[self.axis]
 
 
+class Walls(NamedTuple):
+    """Walls of a layout, and its doors as the walls that are missing, from the cell before each to the cell after it."""
+
+    pieces: list[Wall]
+    doors: list[Wall]
+
+
 class _Line:
     """A wall without doors, and the junctions of other walls, by side (-1: towards 0, 1: away from it)."""
 
@@ -49,20 +56,23 @@ def outer_walls(cells: int) -> list[Wall]:
     return [Wall(start, end, outer=True) for start, end in ends]
 
 
-def quadrant_walls(game: Base, rng: np.random.Generator) -> list[Wall]:
+def quadrant_walls(game: Base, rng: np.random.Generator) -> Walls:
     """Returns outer walls and those of the quadrant of large x and small y, of which one or both have a door."""
     middle, last = game.cells // 2, game.cells - 1
     inner = [Wall((middle, 0), (middle, middle)), Wall((middle, middle), (last, middle))]
     has_door = [True, True]
     if rng.random() < game.one_door:
         has_door[rng.integers(2)] = False
-    pieces = outer_walls(game.cells)
+    walls = Walls(outer_walls(game.cells), [])
     for wall, opens in zip(inner, has_door, strict=True):
-        pieces += _with_door(_Line(wall), game.door_size, rng) if opens else [wall]
-    return pieces
+        if opens:
+            _add_with_door(walls, _Line(wall), game.door_size, rng)
+        else:
+            walls.pieces.append(wall)
+    return walls
 
 
-def random_walls(game: RandomWalls, rng: np.random.Generator) -> list[Wall] | None:
+def random_walls(game: RandomWalls, rng: np.random.Generator) -> Walls | None:
     """Returns walls of 1 to `rooms` rooms, a door in each inner one; None if the rooms do not fit."""
     rooms = int(rng.integers(1, game.rooms + 1)) if game.random_rooms else game.rooms
     for _ in range(_ROOM_TRIES):
@@ -71,8 +81,12 @@ def random_walls(game: RandomWalls, rng: np.random.Generator) -> list[Wall] | No
             break
     else:
         return None
-    pieces = [wall for line in lines[4:] for wall in _with_door(line, game.door_size, rng)]
-    return (outer_walls(game.cells) if rng.random() < game.outside_walls else []) + pieces
+    walls = Walls([], [])
+    for line in lines[4:]:
+        _add_with_door(walls, line, game.door_size, rng)
+    if rng.random() < game.outside_walls:
+        walls.pieces[:0] = outer_walls(game.cells)
+    return walls
 
 
 def _add_wall(lines: list[_Line], min_room_size: int, rng: np.random.Generator) -> bool:
@@ -122,16 +136,18 @@ def _crosses(a: Wall, b: Wall) -> bool:
     return all(a.start[k] < b.end[k] and b.start[k] < a.end[k] for k in (0, 1))
 
 
-def _with_door(line: _Line, door_size: int, rng: np.random.Generator) -> list[Wall]:
-    """Returns the pieces of a wall next to a door in one of its stretches; the whole wall if all stretches are too short."""
+def _add_with_door(walls: Walls, line: _Line, door_size: int, rng: np.random.Generator) -> None:
+    """Adds the pieces of a wall next to a door in one of its stretches; the whole wall if all stretches are too short."""
     wall = line.wall
     wide_enough = [(low, high) for low, high in line.stretches() if high - low >= door_size + 1]
     if not wide_enough:
-        return [wall]
+        walls.pieces.append(wall)
+        return
     low, high = wide_enough[rng.integers(len(wide_enough))]
     first = low + int(rng.integers(1, high - low - door_size + 1))  # first cell of the door
     pieces = [(0, first - 1), (first + door_size, wall.length)]
-    return [Wall(_at(wall, start), _at(wall, end)) for start, end in pieces if end > start]
+    walls.pieces.extend(Wall(_at(wall, start), _at(wall, end)) for start, end in pieces if end > start)
+    walls.doors.append(Wall(_at(wall, first - 1), _at(wall, first + door_size)))
 
 
 def _at(wall: Wall, offset: int) -> Cell:

@@ -4,7 +4,7 @@ import dataclasses
 from functools import partial
 from typing import Any, Literal
 
-from envpool_bridge.envs.hide_and_seek.game import Base, Game, RandomWalls
+from envpool_bridge.envs.hide_and_seek.game import SIGNAL_NAMES, Base, Game, RandomWalls
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.multi_agent_options import TeamOptions, split_kwargs, team_source
 from envpool_bridge.envs.suites.optional_imports import validate_installed
@@ -27,12 +27,9 @@ PHASE_FIELDS = (
     "num_ramp_lock_prep",
     "num_ramp_lock",
     "discard_episode",
+    *SIGNAL_NAMES,
 )
-"""Info fields that show the phase of a run.
-
-Seekers chase: `seen_fraction` rises. Hiders build: boxes move and are locked in the preparation phase, and `seen_fraction` falls.
-Seekers use ramps: ramps move after it. Hiders take the ramps first: ramps move or are locked in it.
-"""
+"""Info fields that show the phase of a run; docs/environments/hide_and_seek.md defines them."""
 
 
 @dataclasses.dataclass(frozen=True)

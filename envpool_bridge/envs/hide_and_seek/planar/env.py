@@ -6,6 +6,7 @@ import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.game import Game
 from envpool_bridge.envs.hide_and_seek.layout import AGENT_SIZE, RAMP_SIZE, Layout
+from envpool_bridge.envs.hide_and_seek.phases import rows_of_doors, rows_of_walls
 from envpool_bridge.envs.hide_and_seek.planar.kernel import (
     NEVER,
     begin_given,
@@ -82,13 +83,13 @@ class PlanarHideAndSeek(Teams):
         """Returns at once: a world is an array."""
 
     def _begin_given(self, layout: Layout) -> None:
-        walls = np.array([[*wall.start, *wall.end, wall.outer] for wall in layout.walls], np.int64).reshape(-1, 5)
+        walls, doors = rows_of_walls(layout.walls), rows_of_doors(layout.doors)
         agents = layout.agents + AGENT_SIZE / 2
         things = np.zeros((len(layout.boxes) + len(layout.ramps), 5))
         boxes, ramps = things[: len(layout.boxes)], things[len(layout.boxes) :]
         boxes[:, :2], boxes[:, 2:4] = layout.boxes + layout.box_sizes[:, :2] / 2, layout.box_sizes[:, :2]
         ramps[:, :2], ramps[:, 2:4], ramps[:, 4] = layout.ramps + RAMP_SIZE / 2, RAMP_SIZE, 1.0
-        begin_given(self.worlds, self._kit, walls, layout.num_hiders, agents, things, self._shown)
+        begin_given(self.worlds, self._kit, walls, doors, layout.num_hiders, agents, things, self._shown)
 
     def _run_kernel(self, seed: int) -> None:
         seeds, limits = np.full(1, seed), np.full(1, NEVER)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.game import Game
+from envpool_bridge.envs.hide_and_seek.phases import Ground, make_ground
 from envpool_bridge.envs.hide_and_seek.planar.compiled import VERSION, cached, compiled
 from envpool_bridge.envs.hide_and_seek.planar.observe import Shown, observe, row_of
 from envpool_bridge.envs.hide_and_seek.planar.physics import place_middle
@@ -13,7 +14,7 @@ from envpool_bridge.envs.hide_and_seek.planar.play import play
 from envpool_bridge.envs.hide_and_seek.planar.rooms import Plan, make_plan
 from envpool_bridge.envs.hide_and_seek.planar.sight import lidar_directions, see
 from envpool_bridge.envs.hide_and_seek.planar.solver import Contacts, make_contacts
-from envpool_bridge.envs.hide_and_seek.planar.start import begin, clear, set_agent, set_thing, set_wall
+from envpool_bridge.envs.hide_and_seek.planar.start import begin, clear, set_agent, set_thing, write_poses
 from envpool_bridge.envs.hide_and_seek.planar.state import MAX_AGENTS, THINGS, WORLD, Rules, rules_of
 from envpool_bridge.envs.hide_and_seek.spaces import ACTION_SIZES
 
@@ -32,6 +33,7 @@ class Kit(NamedTuple):
         arms: [A, 5] likewise.
         control: [A, 3] likewise.
         actions: [A, 5] likewise.
+        ground: scratch of the signals of phases.
     """
 
     rules: Rules
@@ -41,6 +43,7 @@ class Kit(NamedTuple):
     arms: np.ndarray
     control: np.ndarray
     actions: np.ndarray
+    ground: Ground
 
 
 class Ends(NamedTuple):
@@ -71,6 +74,7 @@ def make_kit(game: Game) -> Kit:
         np.zeros((MAX_AGENTS, 5)),
         np.zeros((MAX_AGENTS, 3)),
         np.zeros((MAX_AGENTS, 5), np.int64),
+        make_ground(game),
     )
 
 
@@ -115,7 +119,7 @@ def _read_actions(world: Any, kit: Kit, first: int, actions: np.ndarray) -> int:
 @compiled
 def _play(world: Any, kit: Kit, first: int, limit: int, ends: Ends) -> None:
     """Steps a world, and cuts its episode after `limit` steps."""
-    play(world, kit.rules, kit.rays, kit.actions, (kit.control, kit.contacts, kit.arms))
+    play(world, kit.rules, kit.rays, kit.actions, (kit.control, kit.contacts, kit.arms, kit.ground))
     ends.finished[first // (kit.rules.hiders + kit.rules.seekers)] = world.over
     if world.num_steps >= limit:
         world.over = 1
@@ -181,6 +185,7 @@ def _make_begin(version: str) -> Callable[..., None]:
         worlds: np.ndarray,
         kit: Kit,
         walls: np.ndarray,
+        doors: np.ndarray,
         num_hiders: int,
         agents: np.ndarray,
         things: np.ndarray,
@@ -191,7 +196,8 @@ def _make_begin(version: str) -> Callable[..., None]:
         Args:
             worlds: [1] records.
             kit: of the game.
-            walls: [W, 5] int64 cells.
+            walls: [W, 5] rows; see `phases`.
+            doors: [D, 4] rows.
             num_hiders: number of hiders, the first agents.
             agents: [A, 2] centers.
             things: [M, 5] x and y of the middle, sizes along x and y, and whether it is a ramp; boxes first.
@@ -202,8 +208,9 @@ def _make_begin(version: str) -> Callable[..., None]:
         clear(world)
         world.num_walls, world.num_agents, world.num_things = len(walls), len(agents), len(things)
         world.num_hiders, world.num_boxes = num_hiders, 0
-        for number in range(len(walls)):
-            set_wall(world, number, walls[number])
+        world.num_doors = len(doors)
+        world.wall[: len(walls)] = walls
+        world.door[: len(doors)] = doors
         for number in range(len(agents)):
             set_agent(world, number, agents[number, 0], agents[number, 1])
         for number in range(len(things)):
@@ -211,6 +218,7 @@ def _make_begin(version: str) -> Callable[..., None]:
             set_thing(world, number, (thing[0], thing[1]), (thing[2], thing[3]), thing[4] > 0.0)
             if thing[4] == 0.0:
                 world.num_boxes += 1
+        write_poses(world)
         see(world, kit.rays)
         observe(world, kit.rules, 0, shown)
 

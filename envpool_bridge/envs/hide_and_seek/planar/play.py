@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from envpool_bridge.envs.hide_and_seek.game import SIGNAL_NAMES
+from envpool_bridge.envs.hide_and_seek.phases import CHASED, Ground, count_step, end_preparation
 from envpool_bridge.envs.hide_and_seek.planar.compiled import compiled
 from envpool_bridge.envs.hide_and_seek.planar.hands import use_hands
 from envpool_bridge.envs.hide_and_seek.planar.physics import advance
 from envpool_bridge.envs.hide_and_seek.planar.sight import see
 from envpool_bridge.envs.hide_and_seek.planar.solver import Contacts
+from envpool_bridge.envs.hide_and_seek.planar.start import write_poses
 from envpool_bridge.envs.hide_and_seek.planar.state import (
     MIDDLE_X,
     MIDDLE_Y,
@@ -34,6 +37,7 @@ STAT_NAMES: tuple[str, ...] = (
     "seeker_return",
     "seen_fraction",
     "discard_episode",
+    *SIGNAL_NAMES,
 )
 """The infos of an episode's last step, as in the MuJoCo game."""
 _AFTER = 4  # place of the first statistic at the end of the episode
@@ -128,15 +132,35 @@ def _record_changes(world: Any, first: int) -> None:
 
 
 @compiled
-def _finish(world: Any) -> None:
+def _end_preparation(world: Any, ground: Ground) -> None:
+    """Records the changes during the preparation phase, once, and the signals of its end."""
+    world.prep_ended = 1
+    _record_changes(world, 0)
+    agents, things = world.num_agents, world.num_things
+    sizes = (world.num_hiders, agents, world.num_boxes)
+    end_preparation(
+        world.signals,
+        world.now[: agents + things],
+        world.locked,
+        world.wall[: world.num_walls],
+        world.door[: world.num_doors],
+        sizes,
+        ground,
+    )
+
+
+@compiled
+def _finish(world: Any, ground: Ground) -> None:
     """Writes the statistics of an episode at its end."""
     if not world.prep_ended:
-        _record_changes(world, 0)
+        _end_preparation(world, ground)
     _record_changes(world, _AFTER)
     world.stats[_HIDER_RETURN] = world.team_return[0]
     world.stats[_SEEKER_RETURN] = world.team_return[1]
     world.stats[_SEEN] = world.seen_steps / max(1, world.rewarded_steps)
     world.stats[_DISCARDED] = world.discarded
+    world.signals[CHASED] /= max(1, world.rewarded_steps)
+    world.stats[_DISCARDED + 1 :] = world.signals
 
 
 @compiled
@@ -152,7 +176,11 @@ def _set_controls(world: Any, actions: np.ndarray, control: np.ndarray, prepares
 
 @compiled
 def play(
-    world: Any, rules: Rules, rays: np.ndarray, actions: np.ndarray, scratch: tuple[np.ndarray, Contacts, np.ndarray]
+    world: Any,
+    rules: Rules,
+    rays: np.ndarray,
+    actions: np.ndarray,
+    scratch: tuple[np.ndarray, Contacts, np.ndarray, Ground],
 ) -> None:
     """Steps a world.
 
@@ -161,9 +189,9 @@ def play(
         rules: of the game.
         rays: directions of the lidar.
         actions: [A, 5], changed where seekers stand still.
-        scratch: controls [A, 3], contacts, arms of grips [A, 5].
+        scratch: controls [A, 3], contacts, arms of grips [A, 5], the floor.
     """
-    control, contacts, arms = scratch
+    control, contacts, arms, ground = scratch
     prepares = world.num_steps < rules.prep_steps
     _set_controls(world, actions, control, prepares)
     use_hands(world, actions, rules.locks_ramps)
@@ -174,9 +202,14 @@ def play(
         world.reward[agent] = 0.0
     if not sound:
         world.over = world.discarded = 1
-        _finish(world)
+        _finish(world, ground)
         return
     see(world, rays)
+    count = world.num_agents + world.num_things
+    world.before[:count] = world.now[:count]
+    write_poses(world)
+    walls, sizes = world.wall[: world.num_walls], (world.num_hiders, world.num_agents, world.num_boxes, not prepares)
+    count_step(world.signals, world.before, world.now, world.sees_agent, walls, sizes)
     if not prepares:
         any_seen = _reward_agents(world)
         _share(world, rules.reward, any_seen)
@@ -186,7 +219,6 @@ def play(
     world.team_return[0] += world.reward[0]
     world.team_return[1] += world.reward[world.num_agents - 1]
     if not world.prep_ended and progress_of(world.num_steps, rules.prep_steps) >= 1.0:
-        world.prep_ended = 1
-        _record_changes(world, 0)
+        _end_preparation(world, ground)
     if world.over:
-        _finish(world)
+        _finish(world, ground)

@@ -9,7 +9,7 @@ import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.planar.compiled import compiled
 from envpool_bridge.envs.hide_and_seek.planar.draws import below, between, uniform
-from envpool_bridge.envs.hide_and_seek.planar.state import MAX_WALLS, Rules
+from envpool_bridge.envs.hide_and_seek.planar.state import MAX_DOORS, MAX_WALLS, Rules
 
 FROM_X, FROM_Y, TO_X, TO_Y, OUTER = range(5)
 _LINES, _JUNCTIONS = 11, 24  # 4 outer walls and 7 inner ones; places on a side of one
@@ -22,15 +22,17 @@ class Plan(NamedTuple):
 
     Attributes:
         walls: [18, 5] pieces of walls, in the end.
+        doors: [7, 5] walls that are missing, from the cell before each door to the cell after it.
         lines: [11, 5] walls without doors.
         junctions: [11, 2, 24] places along a line where others touch it, by side.
         counts: [11, 2] numbers of them.
         proposals: [11, 7] walls that may be added, with the line on the other side and the offset.
         occupied: [120, 120] cells.
-        sizes: number of pieces, number of lines.
+        sizes: number of pieces, number of lines, number of doors.
     """
 
     walls: np.ndarray
+    doors: np.ndarray
     lines: np.ndarray
     junctions: np.ndarray
     counts: np.ndarray
@@ -41,7 +43,8 @@ class Plan(NamedTuple):
 
 def make_plan() -> Plan:
     """Returns room for any layout."""
-    shapes = (MAX_WALLS, 5), (_LINES, 5), (_LINES, 2, _JUNCTIONS), (_LINES, 2), (_LINES, 7), (120, 120), (2,)
+    of_lines = (_LINES, 5), (_LINES, 2, _JUNCTIONS), (_LINES, 2), (_LINES, 7)
+    shapes = (MAX_WALLS, 5), (MAX_DOORS, 5), *of_lines, (120, 120), (3,)
     return Plan(*(np.zeros(shape, np.int64) for shape in shapes))
 
 
@@ -128,11 +131,14 @@ def _add_with_door(plan: Plan, line: int, door_size: int, random: np.ndarray) ->
         _add_piece(plan, (x, y), (wall[TO_X], wall[TO_Y]), 0)
         return
     door = chosen_low + between(random, 1, chosen_high - chosen_low - door_size + 1)
+    before = x + along_x * (door - 1), y + along_y * (door - 1)
+    after = x + along_x * (door + door_size), y + along_y * (door + door_size)
+    _set_wall(plan.doors[plan.sizes[2]], before, after, 0)
+    plan.sizes[2] += 1
     if door - 1 > 0:
-        _add_piece(plan, (x, y), (x + along_x * (door - 1), y + along_y * (door - 1)), 0)
-    after = door + door_size
-    if length > after:
-        _add_piece(plan, (x + along_x * after, y + along_y * after), (wall[TO_X], wall[TO_Y]), 0)
+        _add_piece(plan, (x, y), before, 0)
+    if length > door + door_size:
+        _add_piece(plan, after, (wall[TO_X], wall[TO_Y]), 0)
 
 
 @compiled
@@ -201,7 +207,7 @@ def _add_room(plan: Plan, min_room_size: int, random: np.ndarray) -> bool:
 @compiled
 def draw_quadrant(plan: Plan, rules: Rules, random: np.ndarray) -> None:
     """Draws the walls of the quadrant game."""
-    plan.sizes[0] = plan.sizes[1] = 0
+    plan.sizes[:] = 0
     middle, last = rules.cells // 2, rules.cells - 1
     _outer(plan, rules.cells, True)
     _add_line(plan, (middle, 0), (middle, middle))
@@ -223,7 +229,7 @@ def draw_rooms(plan: Plan, rules: Rules, random: np.ndarray) -> bool:
     rooms = between(random, 1, rules.rooms + 1) if rules.random_rooms else rules.rooms
     complete = False
     for _ in range(_ROOM_TRIES):
-        plan.sizes[0] = plan.sizes[1] = 0
+        plan.sizes[:] = 0
         _outer(plan, rules.cells, False)
         complete = True
         for _wall in range(rooms - 1):

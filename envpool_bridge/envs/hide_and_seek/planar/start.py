@@ -6,6 +6,17 @@ import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.game import CELL
 from envpool_bridge.envs.hide_and_seek.layout import AGENT_SIZE, BOX_SIZE, LONG_BOX_SIZES, RAMP_SIZE
+from envpool_bridge.envs.hide_and_seek.phases import (
+    FEET,
+    POSE_COS,
+    POSE_HALF_X,
+    POSE_HALF_Y,
+    POSE_SIN,
+    POSE_X,
+    POSE_Y,
+    set_door,
+    set_wall,
+)
 from envpool_bridge.envs.hide_and_seek.planar.compiled import compiled
 from envpool_bridge.envs.hide_and_seek.planar.draws import below, between, uniform
 from envpool_bridge.envs.hide_and_seek.planar.hands import inverse_inertia
@@ -13,7 +24,6 @@ from envpool_bridge.envs.hide_and_seek.planar.physics import place_middle, set_a
 from envpool_bridge.envs.hide_and_seek.planar.rooms import (
     FROM_X,
     FROM_Y,
-    OUTER,
     TO_X,
     TO_Y,
     Plan,
@@ -24,38 +34,50 @@ from envpool_bridge.envs.hide_and_seek.planar.state import (
     ARM,
     BODIES,
     BODY_COLUMNS,
+    COS,
     HALF_X,
     HALF_Y,
     INV_INERTIA,
     INV_MASS,
     MAX_AGENTS,
     MAX_THINGS,
+    MIDDLE_X,
+    MIDDLE_Y,
     OFFSET,
     RADIUS,
+    SIN,
     START_X,
     START_Y,
-    STATS,
     THINGS,
     TOP,
     TURN,
-    WALL_HALF_X,
-    WALL_HALF_Y,
-    WALL_TOP,
-    WALL_X,
-    WALL_Y,
     Rules,
     X,
     Y,
+    Z,
 )
 
 ATTEMPTS = 2000
 _TRIES = 10  # places for a thing
 _ANYWHERE, _IN_QUADRANT, _OUTSIDE_QUADRANT, _NEAR = range(4)
-_HALF_THICKNESS = 0.05
-_OUTER_TOP, _INNER_TOP = 4.0, 0.5
 _BOX, _LONG, _THIN, _TOP = BOX_SIZE[0], LONG_BOX_SIZES[0][0], LONG_BOX_SIZES[0][1], BOX_SIZE[2]
 _RAMP_OFFSET = -RAMP_SIZE / 6  # of the mass of a triangle from the middle of its base
 _RAMP_ARM = 0.34  # metres: mean distance of the floor from the mass, weighted by the load of the four corners
+
+
+@compiled
+def write_poses(world: Any) -> None:
+    """Writes the poses of all bodies, as `phases` describes them."""
+    for number in range(world.num_agents + world.num_things):
+        pose = world.now[number]
+        if number < world.num_agents:
+            body = world.body[number]
+            pose[POSE_X], pose[POSE_Y], pose[FEET] = body[X], body[Y], body[Z]
+            continue
+        body = world.body[THINGS + number - world.num_agents]
+        pose[POSE_X], pose[POSE_Y], pose[FEET] = body[MIDDLE_X], body[MIDDLE_Y], 0.0
+        pose[POSE_COS], pose[POSE_SIN] = body[COS], body[SIN]
+        pose[POSE_HALF_X], pose[POSE_HALF_Y] = body[HALF_X], body[HALF_Y]
 
 
 @compiled
@@ -69,25 +91,12 @@ def clear(world: Any) -> None:
         world.locked[thing] = world.locker[thing] = 0
     for agent in range(MAX_AGENTS):
         world.held[agent], world.reward[agent] = -1, 0.0
-    for number in range(STATS):
-        world.stats[number] = 0.0
+    world.stats[:] = 0.0
+    world.signals[:] = 0.0
     world.team_return[0] = world.team_return[1] = 0.0
     world.num_steps = world.prep_ended = world.rewarded_steps = world.seen_steps = 0
     world.over = world.discarded = 0
     world.time += 2
-
-
-@compiled
-def set_wall(world: Any, number: int, cells: np.ndarray) -> None:
-    """Sets a wall from its cells (see `rooms`)."""
-    wall = world.wall[number]
-    wall[WALL_X] = (cells[FROM_X] + cells[TO_X] + 1) / 2 * CELL
-    wall[WALL_Y] = (cells[FROM_Y] + cells[TO_Y] + 1) / 2 * CELL
-    length = (cells[TO_X] - cells[FROM_X] + cells[TO_Y] - cells[FROM_Y]) * CELL / 2 - _HALF_THICKNESS
-    along_x = cells[FROM_Y] == cells[TO_Y]
-    wall[WALL_HALF_X] = length if along_x else _HALF_THICKNESS
-    wall[WALL_HALF_Y] = _HALF_THICKNESS if along_x else length
-    wall[WALL_TOP] = _OUTER_TOP if cells[OUTER] else _INNER_TOP
 
 
 @compiled
@@ -255,6 +264,10 @@ def begin(world: Any, rules: Rules, plan: Plan) -> bool:
             continue
         world.num_walls = plan.sizes[0]
         for number in range(world.num_walls):
-            set_wall(world, number, plan.walls[number])
+            set_wall(world.wall[number], plan.walls[number])
+        world.num_doors = plan.sizes[2]
+        for number in range(world.num_doors):
+            set_door(world.door[number], plan.doors[number])
+        write_poses(world)
         return True
     return False

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from envpool_bridge.envs.hide_and_seek.game import TEAM_LIMIT, Base, Game, RandomWalls
+from envpool_bridge.envs.hide_and_seek.game import SIGNAL_NAMES, TEAM_LIMIT, Base, Game, RandomWalls
+from envpool_bridge.envs.hide_and_seek.phases import POSE_COLUMNS
 from envpool_bridge.errors import UserError
 
-MAX_AGENTS, MAX_THINGS, MAX_WALLS, MAX_RAYS = 2 * TEAM_LIMIT, 24, 18, 64
+MAX_AGENTS, MAX_THINGS, MAX_WALLS, MAX_DOORS, MAX_RAYS = 2 * TEAM_LIMIT, 24, 18, 7, 64
 THINGS = MAX_AGENTS
 FIXED = THINGS + MAX_THINGS
 BODIES = FIXED + 1
@@ -36,11 +37,14 @@ NEAR_AGENTS = NEAR_THINGS + MAX_THINGS
 NEAR = NEAR_AGENTS + MAX_AGENTS
 FACE_WALLS = MAX_THINGS
 
-STATS = 12
+STATS = 12 + len(SIGNAL_NAMES)
 WORLD = np.dtype(
     [
         ("body", np.float64, (BODIES, BODY_COLUMNS)),
         ("wall", np.float64, (MAX_WALLS, 5)),
+        ("door", np.float64, (MAX_DOORS, 4)),
+        ("before", np.float64, (MAX_AGENTS + MAX_THINGS, POSE_COLUMNS)),  # poses of the last step, and the present ones
+        ("now", np.float64, (MAX_AGENTS + MAX_THINGS, POSE_COLUMNS)),
         ("near_impulse", np.float64, (MAX_AGENTS, NEAR, 3)),
         ("near_time", np.int64, (MAX_AGENTS, NEAR)),
         ("face_impulse", np.float64, (MAX_THINGS, MAX_THINGS + MAX_WALLS, 2, 2)),
@@ -58,11 +62,13 @@ WORLD = np.dtype(
         ("reward", np.float64, (MAX_AGENTS,)),
         ("team_return", np.float64, (2,)),
         ("stats", np.float64, (STATS,)),
+        ("signals", np.float64, (len(SIGNAL_NAMES),)),
         ("num_hiders", np.int64),
         ("num_agents", np.int64),
         ("num_boxes", np.int64),
         ("num_things", np.int64),
         ("num_walls", np.int64),
+        ("num_doors", np.int64),
         ("num_steps", np.int64),
         ("time", np.int64),  # substeps
         ("prep_ended", np.int64),

@@ -4,8 +4,10 @@ import pytest
 
 pytest.importorskip("mujoco")
 
+from envpool_bridge.envs.hide_and_seek.spaces import Teams
+from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
-from experiments import mappo_hide_and_seek, mappo_hide_and_seek_full_scale
+from experiments import mappo_hide_and_seek, mappo_hide_and_seek_1v1, mappo_hide_and_seek_full_scale
 from jaxsrl.planner.plan_experiment import plan_experiment
 
 
@@ -26,10 +28,26 @@ def test_full_scale_learns_from_64_000_chunks_of_10_agent_steps():
 
 def test_small_one_is_quadrant_game_whose_infos_show_the_phase():
     _, source, spec = mappo_hide_and_seek.EXPERIMENT.build()
+    assert isinstance(source, ParallelSource)
     assert [agent.name for agent in spec.agents] == ["hider_0", "seeker_0"]
     assert spec.critic_only == ("state",)
     env = source.make_env()
     env.reset(seed=0)
+    infos = {}
     while env.agents:
         *_, infos = env.step({name: env.action_space(name).sample() for name in env.agents})
     assert set(infos["hider_0"]) == set(PHASE_FIELDS)
+
+
+def test_1v1_has_the_published_sizes_on_the_planar_engine():
+    pytest.importorskip("numba")
+    experiment = mappo_hide_and_seek_1v1.EXPERIMENT
+    _, source, spec = experiment.build()
+    assert isinstance(source, ParallelSource)
+    env = source.make_env()
+    assert isinstance(env, Teams)
+    game = env.game
+    assert (game.horizon, game.boxes, game.ramps, game.hiders, game.seekers) == (60, (1, 1), 1, 1, 1)
+    assert spec.rows_per_env == 2
+    assert (experiment.run.num_envs, experiment.run.rollout_length) == (600, 60)
+    assert set(spec.info_fields) == set(PHASE_FIELDS)

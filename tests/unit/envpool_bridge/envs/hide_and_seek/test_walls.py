@@ -12,7 +12,7 @@ from envpool_bridge.envs.hide_and_seek.walls import Wall, outer_walls, quadrant_
 def walls_of(seed, **rules):
     walls = random_walls(RandomWalls(**rules), np.random.default_rng(seed))
     assert walls is not None
-    return walls
+    return walls.pieces
 
 
 def cells_of(wall):
@@ -39,7 +39,7 @@ def test_outer_walls_are_the_four_edges_of_the_grid():
 def test_quadrant_walls_have_doors_of_two_cells_anywhere():
     upright, level = set(), set()
     for seed in range(300):
-        lines = lines_of(quadrant_walls(Base(one_door=0.0), np.random.default_rng(seed)))
+        lines = lines_of(quadrant_walls(Base(one_door=0.0), np.random.default_rng(seed)).pieces)
         # A piece of no length is left out, and with it the cell of a corner that a neighbor has anyway.
         upright.add(tuple(sorted(set(range(1, 15)) - lines[1, 15])))
         level.add(tuple(sorted(set(range(16, 29)) - lines[0, 15])))
@@ -48,7 +48,7 @@ def test_quadrant_walls_have_doors_of_two_cells_anywhere():
 
 
 def test_a_stretch_that_is_too_short_for_a_door_has_none():
-    lines = lines_of(quadrant_walls(Base(one_door=0.0, door_size=14), np.random.default_rng(0)))
+    lines = lines_of(quadrant_walls(Base(one_door=0.0, door_size=14), np.random.default_rng(0)).pieces)
     assert lines == {
         (0, 15): set(range(15, 30))
     }  # 15 cells were just enough for the upright wall, 14 are not for this one
@@ -57,7 +57,7 @@ def test_a_stretch_that_is_too_short_for_a_door_has_none():
 def test_one_door_closes_either_wall_with_equal_probability():
     whole = []
     for seed in range(400):
-        lines = lines_of(quadrant_walls(Base(), np.random.default_rng(seed)))
+        lines = lines_of(quadrant_walls(Base(), np.random.default_rng(seed)).pieces)
         whole.append((set(range(16)) <= lines[1, 15], set(range(15, 30)) <= lines[0, 15]))
     counts = {pair: whole.count(pair) / len(whole) for pair in ((True, False), (False, True), (False, False))}
     assert sum(counts.values()) == 1.0
