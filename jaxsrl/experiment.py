@@ -19,7 +19,7 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl import run_plan
 from jaxsrl.cluster.learners.processes import join
-from jaxsrl.config.command_line import experiment_command, parse_command_line
+from jaxsrl.config.command_line import parse_command_line
 from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
@@ -33,6 +33,7 @@ from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
+from jaxsrl.machine.provenance import experiment_command
 from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.many_seeds.members import member_configs, member_experiments

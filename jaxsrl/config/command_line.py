@@ -2,9 +2,7 @@
 
 import contextlib
 import io
-import shlex
 import sys
-from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
@@ -41,14 +39,6 @@ def parse_command_line(kind: Any, **options: Any) -> Any:
         sys.stderr.write(printed.getvalue())
         return value
     return tyro.cli(kind, **options)  # again, on the terminal: it prints its message or the help, and exits
-
-
-def experiment_command(file: str) -> str:
-    """Returns the command that trains the experiment in a file; its --help shows the flags."""
-    path = Path(file)
-    folders = (Path("experiments").resolve(), Path(__file__).resolve().parents[2] / "experiments")
-    is_listed = path.resolve().parent in folders  # where `jaxsrl train NAME` looks
-    return f"jaxsrl train {path.stem if is_listed else shlex.quote(str(path))}"
 
 
 def _user_error(end: BaseException, handled: BaseException | None) -> UserError | None:

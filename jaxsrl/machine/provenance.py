@@ -4,7 +4,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,21 @@ _ENV_PACKAGES = {
     "vizdoom": "vizdoom",
 }
 """Module of each package of environments."""
-_LOCAL_FLAGS = ("--run.directory", "--run.name")
 _GIT_SECONDS = 10.0
+_ROOT = Path(__file__).resolve().parents[2]
+_SAME_EXPERIMENT = _ROOT / "jaxsrl/cli/same_experiment.py"  # what `jaxsrl train --config FILE` runs
 
 
 def read_provenance() -> dict[str, Any]:
     """Returns the provenance of a run of this process as JSON data; call it when the environments' package is imported.
 
     Returns:
-        `command`, "" unless an experiment's file is the main program; `commit`, "" outside a checkout; `versions` by package; and
+        `command`, see `read_command`; `commit`, "" outside a checkout; `versions` by package; and
         `hardware`: `cpu`, `cores` and `gpu` ("" without one).
     """
     versions = read_versions()
     return {
-        "command": format_command(sys.argv),
+        "command": read_command(),
         "commit": versions.pop("commit"),
         "versions": versions,
         "hardware": {"cpu": cpu_model(), "cores": count_cores(), "gpu": _gpus()},
@@ -53,27 +53,36 @@ def read_provenance() -> dict[str, Any]:
 
 def read_versions() -> dict[str, str]:
     """Returns what must be equal in all processes of a run: the commit of jaxsrl's code, and the versions of packages."""
-    return {"commit": describe_commit(Path(__file__).parents[2]), **_versions()}
+    return {"commit": describe_commit(_ROOT), **_versions()}
 
 
-def format_command(arguments: Sequence[str]) -> str:
-    """Returns the command that repeats a training run, without directories; "" if the program is no experiment's file.
-
-    Args:
-        arguments: file and flags of the experiment, as in sys.argv.
-    """
-    path = Path(arguments[0])
-    if path.parent.name != "experiments" or path.suffix != ".py":
+def read_command() -> str:
+    """Returns the command line that starts the program of this process again; "" in a notebook or an interactive session."""
+    main, arguments = sys.modules["__main__"], sys.argv
+    if arguments[0] == "-c":
+        return shlex.join(["python", *sys.orig_argv[1:]])
+    if not getattr(main, "__file__", None):
         return ""
-    flags, kept = list(arguments[1:]), ["jaxsrl", "train", path.stem]
-    while flags:
-        flag = flags.pop(0)
-        name, _, value = flag.partition("=")
-        if name not in _LOCAL_FLAGS:
-            kept.append(flag)
-        elif not value and flags:
-            flags.pop(0)
-    return shlex.join(kept)
+    spec = getattr(main, "__spec__", None)
+    program = program_command(arguments[0]) if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
+    return shlex.join([*shlex.split(program), *arguments[1:]])
+
+
+def program_command(file: str) -> str:
+    """Returns the command that runs a Python file; for a listed experiment it works in every directory."""
+    if Path(file).resolve() == _SAME_EXPERIMENT:
+        return "jaxsrl train"
+    return experiment_command(file) if _is_listed(file) else f"python {shlex.quote(file)}"
+
+
+def experiment_command(file: str) -> str:
+    """Returns the command that trains the experiment in a file; its --help shows the flags."""
+    return f"jaxsrl train {Path(file).stem if _is_listed(file) else shlex.quote(file)}"
+
+
+def _is_listed(file: str) -> bool:
+    """Returns whether `jaxsrl train` finds the file by its name."""
+    return Path(file).resolve().parent in (Path("experiments").resolve(), _ROOT / "experiments")
 
 
 def describe_commit(root: Path) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from jaxsrl.runs.state import FINISHED
 from jaxsrl.runs.summary import RECORDS, as_dict, read_final_evaluation, summarize
 
 _PRESET = re.compile(r"[\w.]+")  # hyphens separate it from its neighbors in file names
+_PLACE = ("--run.directory", "--run.name")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,8 @@ def make_result(run: Path, preset: str = "") -> Result:
     if summary.seed is None:
         raise UserError(f"{run / CONFIG} has no seed: expected the file that a run writes at its start")
     provenance = read_json(run / PROVENANCE)
-    command = next((entry["command"] for entry in reversed(provenance) if entry["command"]), "")
+    commands = [portable_command(entry["command"]) for entry in reversed(provenance)]
+    command = next(filter(None, commands), "")
     preset = preset or (command.split()[2] if command else "")
     validate_preset(preset)
     records = RecordFile(run / RECORDS)
@@ -106,6 +109,21 @@ def make_result(run: Path, preset: str = "") -> Result:
         evaluation=_read_evaluation(run, summary.update),
         curve={"env_steps": steps, "return_mean": means},
     )
+
+
+def portable_command(command: str) -> str:
+    """Returns the command of a listed experiment without the place of its run; "" for other programs."""
+    words = shlex.split(command)
+    if words[:2] != ["jaxsrl", "train"] or len(words) < 3 or not _PRESET.fullmatch(words[2]):
+        return ""
+    kept, flags = words[:3], words[3:]
+    while flags:
+        name, _, value = flags.pop(0).partition("=")
+        if name not in _PLACE:
+            kept.append(f"{name}={value}" if value else name)
+        elif not value and flags:
+            flags.pop(0)
+    return shlex.join(kept)
 
 
 def _read_evaluation(run: Path, last_update: int) -> dict[str, float]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxsrl.checkpoints.run_directory import write_json
+from jaxsrl.checkpoints.run_directory import CONFIG, write_json
 from jaxsrl.experiment import TrainReport
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
@@ -120,7 +120,10 @@ def main() -> None:
     Raises:
         SystemExit: a signal stopped the run.
     """
+    directory, number = Path(sys.argv[1]), int(sys.argv[2])
+    # The command that trains the trial again without its sweep, for provenance.json.
+    sys.argv = [read_sweep(directory).experiment, "--config", str(directory / trial_name(number) / CONFIG)]
     with stop_on_signals(exit_now):
-        stopped_by = train_trial(Path(sys.argv[1]), int(sys.argv[2]))
+        stopped_by = train_trial(directory, number)
     if stopped_by:
         sys.exit(exit_status(stopped_by))

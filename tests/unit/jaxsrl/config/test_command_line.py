@@ -8,7 +8,7 @@ import pytest
 from envpool_bridge.errors import UserError
 from experiments import ppo, ppo_cartpole
 from experiments.ppo_cartpole import EXPERIMENT
-from jaxsrl.config.command_line import experiment_command, parse_command_line
+from jaxsrl.config.command_line import parse_command_line
 from jaxsrl.experiment import cli, parse_flags
 
 
@@ -58,14 +58,6 @@ def test_messages_of_the_parser_name_the_command_once(capsys, monkeypatch, flags
     assert message in printed
     assert printed.count("jaxsrl train ppo_cartpole --help") == 1
     assert "ppo_cartpole.py" not in printed
-
-
-def test_experiment_command_is_that_of_a_name_or_a_file():
-    assert experiment_command(ppo.__file__) == "jaxsrl train ppo"
-    assert experiment_command("mine/my ppo.py") == "jaxsrl train 'mine/my ppo.py'"
-    assert (
-        experiment_command("/place/experiments/mine.py") == "jaxsrl train /place/experiments/mine.py"
-    )  # by path alone
 
 
 def test_output_of_a_successful_parse_stays(capsys):

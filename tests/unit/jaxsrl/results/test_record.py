@@ -55,7 +55,7 @@ def test_make_result_joins_the_commits_of_a_resumed_run(tmp_path):
 
 def test_the_command_is_that_of_the_newest_process_with_one(tmp_path):
     newer = "jaxsrl train ppo --env.id Hopper-v5 --run.seed 1 --agent.num-epochs 4"
-    commands = (PROVENANCE["command"], newer, "")
+    commands = (PROVENANCE["command"], f"{newer} --run.directory /a --run.name=b", "python my.py", "")
     run = save_finished_run(tmp_path / "run", [{**PROVENANCE, "command": command} for command in commands])
     assert make_result(run).command == newer
 
