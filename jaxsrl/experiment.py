@@ -173,6 +173,10 @@ def train(
     report = TrainReport(**vars(done))
     if not done.wrote_directory:
         return report
+    if done.repaired_outputs:
+        show(
+            f"{done.repaired_outputs:,} outputs of environments were not as declared, and were repaired (strict is false)"
+        )
     if done.stopped_by:
         show(f"stopped by {done.stopped_by} at {done.env_steps:,} {config.step_unit}; the same command resumes")
         return report

@@ -7,7 +7,7 @@ import jax
 
 from agents.api import Metrics
 from envpool_bridge.supervisor.supervisor import SupervisionTotals
-from jaxsrl.collect.collector import supervision_metrics
+from jaxsrl.collect.collector import SUPERVISION_METRICS, supervision_metrics
 from jaxsrl.learner.finite_updates import SKIPPED
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.cluster_traffic import traffic_values
@@ -64,6 +64,11 @@ class Reporter:
     def has_news(self) -> bool:
         """Returns whether an update or a save has followed the newest record."""
         return self._written != self._progress()
+
+    @property
+    def repaired_outputs(self) -> int:
+        """Returns the number of outputs that environments did not return as declared, up to the newest record."""
+        return int(self._before.get(SUPERVISION_METRICS["outputs_repaired"], 0.0))
 
     def _progress(self) -> tuple[int, ...]:
         return self._learner.num_updates, self.checkpoint_update, self._learner.stats.unsaved

@@ -32,6 +32,7 @@ class RunReport:
         stop_reason: why a stop rule or a callback ended it, or "".
         wrote_directory: whether this process wrote `directory`: of several learner processes, process 0 does.
         env_steps_before: environment steps that earlier processes of this run have done.
+        repaired_outputs: outputs that environments did not return as declared, while this process trained.
     """
 
     directory: Path
@@ -44,6 +45,7 @@ class RunReport:
     stop_reason: str = ""
     wrote_directory: bool = True
     env_steps_before: int = 0
+    repaired_outputs: int = 0
 
 
 class RandomKeys(NamedTuple):

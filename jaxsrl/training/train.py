@@ -282,9 +282,8 @@ class TrainingLoop:
         setup.directory.log(f"{how} at {done}{why}")
         state, metrics = self._trainable.final_state(), self._episode_metrics()
         path, reason = setup.directory.path, self.stop_reason
-        return RunReport(
-            path, state, num_updates, env_steps, seconds, metrics, stopped, reason, env_steps_before=before
-        )
+        repaired = 0 if self._reporter is None else self._reporter.repaired_outputs
+        return RunReport(path, state, num_updates, env_steps, seconds, metrics, stopped, reason, True, before, repaired)
 
 
 def select_progress(totals: dict[str, float]) -> dict[str, float]:
