@@ -57,7 +57,6 @@ class DecisionTransformerConfig:
         normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Updates of the whole run; needed only by schedules.
         target_return: Return that an episode is acted for. None: the largest return of the episodes that were sampled.
-        return_scale: Returns are divided by it as inputs.
         context_length: K, newest steps that an action depends on.
         num_layers: Number of layers.
         num_heads: Number of attention heads of a layer.
@@ -73,7 +72,6 @@ class DecisionTransformerConfig:
     normalize_observations: bool = True
     total_updates: int = 0
     target_return: float | None = None
-    return_scale: float = 1000.0
     context_length: int = 20
     num_layers: int = 3
     num_heads: int = 1
@@ -88,7 +86,7 @@ class DecisionTransformerConfig:
         complete(self)
         sizes = ("context_length", "num_layers", "num_heads", "embedding_size", "max_episode_steps")
         validate.at_least_one(self, *sizes)
-        validate.positive(self, "learning_rate", "return_scale")
+        validate.positive(self, "learning_rate")
         validate.fraction(self, "dropout", below_one=True)
         if self.embedding_size % self.num_heads:
             raise UserError(f"num_heads must divide embedding_size: got {self.num_heads} and {self.embedding_size}")
@@ -152,7 +150,8 @@ def build_decision_transformer(
 def init(dt: DecisionTransformer, key: Array) -> LearnerState:
     """Returns the initial learner state. `key` is consumed."""
     network = dt.net.init(key)
-    params = {"network": network, "best_return": jnp.full((), _NO_RETURN, jnp.float32)}
+    best, scale = jnp.full((), _NO_RETURN, jnp.float32), jnp.zeros((), jnp.float32)
+    params = {"network": network, "best_return": best, "return_scale": scale}
     return LearnerState(params, dt.optimizer.init(network), jnp.zeros((), jnp.int32))
 
 
@@ -193,7 +192,7 @@ def act(
     episode_step = step[:, None] - jnp.arange(length - 1, -1, -1)
     # Slots before the start of the episode are empty, or hold another one.
     visible = jnp.broadcast_to((episode_step >= 0)[:, None], (step.shape[0], length, length))
-    sequence = Sequence(observed, before, return_to_go / dt.config.return_scale, episode_step, visible)
+    sequence = Sequence(observed, before, _scaled(return_to_go, params["return_scale"]), episode_step, visible)
     outputs = dt.net.outputs(params["network"], sequence, None)[:, -1]
 
     action = dt.actions.choose(outputs, observation, keys, mode)
@@ -217,15 +216,24 @@ def update(
     """Returns the state after one gradient step, metrics, and the windows' priorities, their mean errors. `key` is consumed."""
     window, network = sample.trajectory, state.params["network"]
     known = window.valid & jnp.isfinite(window.extras[RETURN_TO_GO])
+    return_to_go = jnp.where(known, window.extras[RETURN_TO_GO], 0.0)
+    scale = jnp.maximum(state.params["return_scale"], jnp.max(jnp.abs(return_to_go)))
+    window = dataclasses.replace(window, extras={**window.extras, RETURN_TO_GO: _scaled(return_to_go, scale)})
     gradient, (error, metrics) = jax.grad(partial(loss, dt), has_aux=True)(network, window, known, key)
     network, opt_state = descend(dt.optimizer, gradient, state.opt_state, network, state.num_updates)
 
-    returns = jnp.where(known & (window.extras[EPISODE_STEP] == 0), window.extras[RETURN_TO_GO], _NO_RETURN)
+    returns = jnp.where(known & (window.extras[EPISODE_STEP] == 0), return_to_go, _NO_RETURN)
     best = jnp.maximum(state.params["best_return"], jnp.max(returns))
     metrics |= current_values({"learning_rate": dt.rates["policy"]}, state.num_updates)
     metrics |= {"gradient/norm": optax.tree.norm(gradient)}
     priority = jnp.sum(error, axis=0) / jnp.maximum(jnp.sum(known, axis=0), 1)
-    return LearnerState({"network": network, "best_return": best}, opt_state, state.num_updates), metrics, priority
+    params = {"network": network, "best_return": best, "return_scale": scale}
+    return LearnerState(params, opt_state, state.num_updates), metrics, priority
+
+
+def _scaled(returns: Array, scale: Array) -> Array:
+    """Returns returns in units of the largest one; as they are before there is one."""
+    return returns / jnp.where(scale > 0.0, scale, 1.0)
 
 
 def loss(
@@ -236,13 +244,12 @@ def loss(
     Args:
         dt: The bound algorithm.
         network: Parameters.
-        window: Windows of K steps of N rows.
+        window: Windows of K steps of N rows, with scaled returns.
         known: [K, N] bool, whether the step counts and the end of its episode is recorded.
         key: Key of dropout.
     """
     observation = jax.tree.map(lambda leaf: leaf[: len(known)], window.observation)
-    return_to_go = jnp.where(known, window.extras[RETURN_TO_GO], 0.0) / dt.config.return_scale
-    steps = (dt.net.embed(network, observation), dt.actions.encode(window.action), return_to_go)
+    steps = (dt.net.embed(network, observation), dt.actions.encode(window.action), window.extras[RETURN_TO_GO])
     observed, action, wanted, number = (jnp.swapaxes(leaf, 0, 1) for leaf in (*steps, window.extras[EPISODE_STEP]))
     episode = jnp.cumsum(window.is_first[: len(known)], axis=0).T
     # A step that only resets is the last of its episode, so that no step that counts attends to it.

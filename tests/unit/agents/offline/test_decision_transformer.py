@@ -30,7 +30,6 @@ CONFIG = DecisionTransformerConfig(
     ReplayConfig(batch_size=N),
     normalize_observations=False,
     target_return=3.0,
-    return_scale=2.0,
     context_length=K,
     num_layers=2,
     num_heads=2,
@@ -38,7 +37,7 @@ CONFIG = DecisionTransformerConfig(
     dropout=0.0,
     max_episode_steps=7,
     learning_rate=RATE,
-    optimizer=OptimizerConfig(epsilon=1e-8),
+    optimizer=OptimizerConfig("adam", epsilon=1e-8, weight_decay=0.0, max_grad_norm=None),
 )
 
 
@@ -75,13 +74,15 @@ def window_of(spec, seed=1):
 
 
 def started(spec, config=CONFIG):
-    """Agent and state with weights that are not small."""
+    """Agent and state with weights that are not small, and returns of at most 2 so far."""
     agent = make_decision_transformer(config, spec, NETWORK)
     state, rng = agent.init(jax.random.key(0)), np.random.default_rng(5)
     shaken = jax.tree.map(
         lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), state.params["network"]
     )
-    return agent, dataclasses.replace(state, params={**state.params, "network": shaken})
+    return agent, dataclasses.replace(
+        state, params={**state.params, "network": shaken, "return_scale": jnp.float32(2.0)}
+    )
 
 
 def dense(p, x):
@@ -101,7 +102,7 @@ def attend(p, x, seen):
     return jnp.einsum("nmd,ndh->mh", mixed, p["out"]["kernel"]) + p["out"]["bias"]
 
 
-def outputs_by_hand(network, observation, action, return_to_go, step):
+def outputs_by_hand(network, observation, action, return_to_go, step, scale=2.0):
     """Outputs [L, A] of one row's steps of one episode, from the tokens of the paper's figure 1."""
     embedding, p = network["observation"]["params"], network["transformer"]["params"]
     first = embedding["torso"]["input"]
@@ -109,7 +110,7 @@ def outputs_by_hand(network, observation, action, return_to_go, step):
     time = p["time"]["embedding"][jnp.minimum(step, 6)]
     rows = []
     for t in range(len(step)):
-        rows.append(dense(p["return_to_go"], return_to_go[t][None] / 2.0) + time[t])
+        rows.append(dense(p["return_to_go"], return_to_go[t][None] / scale) + time[t])
         rows.append(dense(embedding["token"]["Dense_0"], hidden[t]) + time[t])
         rows.append(dense(p["action"], action[t]) + time[t])
     x = norm(p["input_norm"], jnp.stack(rows))
@@ -127,10 +128,17 @@ STRETCHES = [(0, 0, 4), (1, 0, 2), (1, 3, 4), (2, 0, 3), (4, 0, 4)]
 
 
 @pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["continuous", "discrete"])
-def test_a_step_is_that_of_its_equations(spec):
+@pytest.mark.parametrize("largest", [1.0, 5.0])
+def test_a_step_is_that_of_its_equations(spec, largest):
+    """Returns are divided by the largest one so far: 2 before this sample, whose largest return-to-go is `largest`."""
     agent, state = started(spec)
     sample = window_of(spec)
-    window = sample.trajectory
+    to_go = sample.trajectory.extras["return_to_go"]
+    to_go = to_go / jnp.nanmax(jnp.abs(to_go[~np.isnan(to_go) & sample.trajectory.valid])) * -largest
+    extras = {**sample.trajectory.extras, "return_to_go": to_go}
+    window = dataclasses.replace(sample.trajectory, extras=extras)
+    sample = dataclasses.replace(sample, trajectory=window)
+    scale = max(largest, 2.0)
     encoded = jax.nn.one_hot(window.action, 4) if spec is DISCRETE else window.action / 2.0
 
     def loss(network):
@@ -138,9 +146,7 @@ def test_a_step_is_that_of_its_equations(spec):
         for row, begin, end in STRETCHES:
             at = (slice(begin, end), row)
             seen = window.observation["observation"][at]
-            out = outputs_by_hand(
-                network, seen, encoded[at], window.extras["return_to_go"][at], window.extras["episode_step"][at]
-            )
+            out = outputs_by_hand(network, seen, encoded[at], to_go[at], window.extras["episode_step"][at], scale)
             if spec is DISCRETE:
                 errors += [-jax.nn.log_softmax(out[t])[window.action[at][t]] for t in range(end - begin)]
             else:
@@ -162,6 +168,7 @@ def test_a_step_is_that_of_its_equations(spec):
     assert priority[3] == 0.0
     first = window.extras["return_to_go"][0, 0], window.extras["return_to_go"][3, 1]
     np.testing.assert_allclose(after.params["best_return"], max(first))
+    np.testing.assert_allclose(after.params["return_scale"], scale)
 
 
 def test_acting_step_by_step_is_the_output_of_the_newest_steps():
