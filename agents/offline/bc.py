@@ -123,11 +123,11 @@ def update(bc: BC, state: LearnerState, sample: Sample, key: Array) -> tuple[Lea
     del key
     steps = sample.trajectory
     observation, action = jax.tree.map(lambda leaf: leaf[0], (steps.observation, steps.action))
-    weight = steps.valid[0].astype(jnp.float32)
+    weight, distribution = steps.valid[0].astype(jnp.float32), bc.policy.distribution
 
     def loss(params: Params) -> tuple[Array, Array]:
         parameters = bc.policy.parameters(params, observation)
-        negative = -bc.policy.distribution.log_prob(parameters, action)
+        negative = -distribution.log_prob(parameters, distribution.inside(action))
         return weighted_mean(negative, weight), negative
 
     (value, negative), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)

@@ -183,8 +183,8 @@ def act(
 
 
 def log_prob(net: ActorCritic, params: Params, observation: Observation, action: Action) -> Array:
-    """Returns the log-probabilities [N] of actions [N, ...] under the policy, in nats."""
-    return net.distribution.log_prob(net.policy(params, observation), action)
+    """Returns the log-probabilities [N] of actions [N, ...], also of others than its own, under the policy, in nats."""
+    return net.distribution.log_prob(net.policy(params, observation), net.distribution.inside(action))
 
 
 def advantage(

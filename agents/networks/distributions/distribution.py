@@ -19,6 +19,8 @@ class Distribution(NamedTuple):
             action, that of DiagonalNormal of the action before the environment clips it.
         from_noise: Maps (parameters [B, P], standard normal noise [B, D]) to actions [B, ...], as `sample` does with noise of its
             own; None of distributions that are not Gaussian.
+        inside: Maps actions that the policy did not draw, [..., *action shape], to those whose log-probabilities it learns from.
+            TanhNormal moves them to within 0.999 of its bounds: a bound itself is no number before tanh.
     """
 
     num_parameters: int
@@ -27,3 +29,4 @@ class Distribution(NamedTuple):
     log_prob: Callable[[Array, Action], Array]
     entropy: Callable[[Array], Array]
     from_noise: Callable[[Array, Array], Array] | None = None
+    inside: Callable[[Action], Action] = lambda action: action

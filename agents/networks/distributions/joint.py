@@ -46,4 +46,7 @@ def joint(spec: SpecTree, parts: Sequence[Distribution]) -> Distribution:
     def entropy(parameters: Array) -> Array:
         return reduce(jnp.add, apply_each(lambda part, own, _: part.entropy(own), parameters))
 
-    return Distribution(ends[-1], sample, mode, log_prob, entropy)
+    def inside(action: Action) -> Action:
+        return unflatten(spec, [part.inside(own) for part, own in zip(parts, leaves(action), strict=True)])
+
+    return Distribution(ends[-1], sample, mode, log_prob, entropy, inside=inside)

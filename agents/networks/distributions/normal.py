@@ -89,8 +89,12 @@ def tanh_normal(num_dimensions: int, shape: tuple[int, ...], low: np.ndarray, hi
         slopes = log_slope(mean + jnp.exp(log_std) * _POINTS[:, None])
         return gaussian.entropy(parameters) + jnp.sum(_WEIGHTS[:, None] * slopes, axis=(-2, -1))
 
+    def inside(action: Array) -> Array:
+        ends = (jnp.broadcast_to(center + side * half, num_dimensions).reshape(shape) for side in (-0.999, 0.999))
+        return jnp.clip(action, *ends)
+
     gaussian = _gaussian(num_dimensions, squash, log_prob)
-    return gaussian._replace(entropy=entropy)
+    return gaussian._replace(entropy=entropy, inside=inside)
 
 
 def _normal_log_prob(mean: Array, log_std: Array, x: Array) -> Array:

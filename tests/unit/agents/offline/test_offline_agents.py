@@ -25,6 +25,7 @@ from agents.ops.n_step import first_n_step_transitions
 from agents.ops.optimizers import OptimizerConfig
 from agents.sac import build_sac, sample_actions
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from tests.support.offline_steps import (
     DISCRETE,
     KEY,
@@ -75,6 +76,31 @@ def test_bc_of_continuous_actions_approaches_them():
     keys = jax.random.split(KEY, N)
     action, _, _ = agent.act(state.params, sample.trajectory.observation[0], (), jnp.zeros(N, bool), keys, Mode.GREEDY)
     np.testing.assert_allclose(action[:-1], sample.trajectory.action[0][:-1], atol=0.3)
+
+
+@pytest.mark.parametrize("learner", ["bc", "airl"])
+def test_squashed_policies_learn_recorded_bounds_as_actions_within_them(learner):
+    spec = EnvSpec("test", SPEC.observation, {"move": ArraySpec((D,), "float32", -2.0, 2.0), "turn": DiscreteSpec(3)})
+    network, observation = dataclasses.replace(NETWORK, squash=True), sample_of().trajectory.observation
+    if learner == "bc":
+        agent = make_bc(BCConfig(REPLAY, RAW), spec, network)
+    else:
+        agent = AGENTS["ppo"].make(AGENTS["ppo"].config(), spec, network)
+    state = jax.jit(agent.init)(jax.random.key(0))
+
+    @jax.jit
+    def loss(move):
+        action = {"move": jnp.full((1, N, D), move), "turn": jnp.zeros((1, N), jnp.int32)}
+        if learner == "bc":
+            steps = dataclasses.replace(sample_of().trajectory, action=action, observation=observation)
+            return agent.update(state, dataclasses.replace(sample_of(), trajectory=steps), KEY)[1]["loss/total"]
+        return -agent.log_prob(state.params, observation[0], jax.tree.map(lambda leaf: leaf[0], action)).mean()
+
+    # log(1 - tanh(x)^2) is -6.2 at 0.999 and -13.1 at the guard of a policy's own actions, 1 - 1e-6.
+    bound, within, less, center = (float(loss(x)) for x in (2.0, 1.998, 1.99, 0.0))
+    assert bound == pytest.approx(within, rel=1e-5)
+    assert within - center == pytest.approx(D * (np.arctanh(0.999) ** 2 / 2 - 6.2151), rel=0.05)
+    assert less != pytest.approx(within, rel=1e-2)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
