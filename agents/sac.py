@@ -296,6 +296,7 @@ def update_actor(sac: SAC, batch: Transitions, key: Array, state: LearnerState) 
     actor, opt_state["actor"] = descend(optimizer["actor"], grads, opt_state["actor"], actor, state.num_updates)
     if sac.config.autotune_temperature:
         gradient = temperature_gradient(sac, extra.log_temperature, metrics["policy/entropy"])
+        gradient = jnp.where(jnp.any(batch.weight > 0.0), gradient, 0.0)
         log_temperature, opt_state["temperature"] = descend(
             optimizer["temperature"], gradient, opt_state["temperature"], extra.log_temperature, state.num_updates
         )

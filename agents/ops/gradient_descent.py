@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from agents.api import Array, LearnerState, Metrics, OptState, Params
@@ -16,7 +17,9 @@ def descend(
     num_updates: Array,
     rate_scale: Array | None = None,
 ) -> tuple[Params, OptState]:
-    """Returns parameters and optimizer state after one step.
+    """Returns parameters and optimizer state after one step; both as they are where the gradient's norm is 0.
+
+    That is the gradient of a batch in which no step counts. Momentum and weight decay would still move the parameters.
 
     Args:
         optimizer: From `make_optimizer`, or with support for extra arguments.
@@ -27,8 +30,11 @@ def descend(
         rate_scale: Factor of the learning rate, a float32 scalar. None: 1.
     """
     scale = {} if rate_scale is None else {"rate_scale": rate_scale}
-    step, opt_state = optimizer.update(gradient, opt_state, params, num_updates=num_updates, **scale)
-    return optax.apply_updates(params, step), opt_state
+    step, moved_state = optimizer.update(gradient, opt_state, params, num_updates=num_updates, **scale)
+    # Not ">": a gradient that is not a number is a step, which the learner then skips and reports.
+    moves = optax.tree.norm(gradient) != 0.0
+    moved = optax.apply_updates(params, step), moved_state
+    return jax.tree.map(lambda new, old: jnp.where(moves, new, old), moved, (params, opt_state))
 
 
 def step_when_due(

@@ -30,17 +30,46 @@ def agent_and_batch(name, **changes):
 def learned(state):
     """Parameters that optimizers move."""
     own = state.params.get("agent", state.params)  # without statistics of observations
-    params = {name: leaf for name, leaf in own.items() if name not in ("epsilon", "acts_uniformly", "best_return")}
+    data = ("epsilon", "acts_uniformly", "best_return", "return_scale")
+    params = {name: leaf for name, leaf in own.items() if name not in data}
     return params, getattr(state.extra, "critic", ())
 
 
-@pytest.mark.parametrize("name", sorted(AGENTS))
-def test_no_parameter_moves_once_the_learning_rate_is_zero(name):
-    agent, batch = agent_and_batch(name, learning_rate_schedule=ScheduleConfig("linear"))
-    state = dataclasses.replace(jax.jit(agent.init)(jax.random.key(0)), num_updates=jnp.int32(TOTAL))
-    after, metrics = jax.jit(agent.update)(state, batch, jax.random.key(1))[:2]
+@pytest.fixture(scope="module", params=sorted(AGENTS))
+def decaying(request):
+    """An agent's compiled update with a learning rate that falls to 0, its first state, and a batch."""
+    agent, batch = agent_and_batch(request.param, learning_rate_schedule=ScheduleConfig("linear"))
+    return jax.jit(agent.update), jax.jit(agent.init)(jax.random.key(0)), batch
+
+
+def test_no_parameter_moves_once_the_learning_rate_is_zero(decaying):
+    update, first, batch = decaying
+    state = dataclasses.replace(first, num_updates=jnp.int32(TOTAL))
+    after, metrics = update(state, batch, jax.random.key(1))[:2]
     assert float(metrics["learning_rate"]) == 0.0
     chex.assert_trees_all_equal(learned(after), learned(state))
+
+
+def test_batches_in_which_no_step_counts_move_nothing(decaying):
+    update, state, batch = decaying
+    for seed in range(3):
+        state = update(state, batch, jax.random.key(seed))[0]  # gives the optimizers moments
+    steps = getattr(batch, "trajectory", batch)
+    # Dreamer's model learns the first observations of episodes, too.
+    empty = dataclasses.replace(steps, valid=np.zeros_like(steps.valid), is_first=np.zeros_like(steps.is_first))
+    empty = empty if steps is batch else dataclasses.replace(batch, trajectory=empty)
+    after = state
+    for seed in range(3, 5):  # TD3's actor moves in every second step
+        after = update(after, empty, jax.random.key(seed))[0]
+    chex.assert_trees_all_equal(kept(after), kept(state))
+
+
+def kept(state):
+    """All but counters, targets, which follow, and PPG's trajectories."""
+    leaves = jax.tree_util.tree_leaves_with_path((state.params, state.opt_state, state.extra))
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+    follows = ("target", "slow_value", "num_gradient_steps", "memory")
+    return {name: leaf for name, leaf in named.items() if not any(word in name for word in follows)}
 
 
 @pytest.mark.parametrize("name", ["ddpg", "maddpg", "sac", "td3"])
