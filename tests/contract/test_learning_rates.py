@@ -1,6 +1,7 @@
 """Learning rates, entropy coefficients and optimizers of every algorithm."""
 
 import dataclasses
+from typing import Any
 
 import chex
 import jax
@@ -18,7 +19,7 @@ from tests.contract import replaying_agents, test_agents
 TOTAL = 10
 
 
-def agent_and_batch(name, **changes):
+def agent_and_batch(name, **changes) -> tuple[Any, Any]:
     if name in replaying_agents.REPLAYING:
         agent = replaying_agents.agent_of(name, **changes)
         return agent, replaying_agents.sample_for(name, agent)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,8 @@ def window_of(spec, seed=1):
     return_to_go = rng.normal(size=(K, N)).astype(np.float32)
     return_to_go[:, 3] = np.nan
     is_discrete = isinstance(spec.action, DiscreteSpec)
-    trajectory = Trajectory(
+    make: Any = Trajectory
+    trajectory = make(
         observation={
             "last_reward": rng.normal(size=(K + 1, N)).astype(np.float32),
             "observation": rng.normal(size=(K + 1, N, 3)).astype(np.float32),

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,10 +83,8 @@ def test_bc_of_continuous_actions_approaches_them():
 def test_squashed_policies_learn_recorded_bounds_as_actions_within_them(learner):
     spec = EnvSpec("test", SPEC.observation, {"move": ArraySpec((D,), "float32", -2.0, 2.0), "turn": DiscreteSpec(3)})
     network, observation = dataclasses.replace(NETWORK, squash=True), sample_of().trajectory.observation
-    if learner == "bc":
-        agent = make_bc(BCConfig(REPLAY, RAW), spec, network)
-    else:
-        agent = AGENTS["ppo"].make(AGENTS["ppo"].config(), spec, network)
+    bc = make_bc(BCConfig(REPLAY, RAW), spec, network)
+    agent: Any = bc if learner == "bc" else AGENTS["ppo"].make(AGENTS["ppo"].config(), spec, network)
     state = jax.jit(agent.init)(jax.random.key(0))
 
     @jax.jit
@@ -357,7 +356,7 @@ def test_discrete_cql_adds_the_gap_of_its_equation():
         best = jnp.argmax(q(params, following), axis=1)
         goal = reward + 0.9 * going * jax.lax.stop_gradient(q(state.extra.target, following)[jnp.arange(N), best])
         chosen = q(params, observation)[jnp.arange(N), action]
-        huber = optax.losses.huber_loss(chosen, goal, delta=config.huber_delta)
+        huber = optax.losses.huber_loss(chosen, goal, delta=config.huber_delta or 0.0)
         gap = jax.nn.logsumexp(q(params, observation), axis=1) - chosen
         return mean(huber, weight) + 0.5 * mean(gap, weight)
 
