@@ -80,7 +80,7 @@ def test_bc_of_continuous_actions_approaches_them():
 
 
 @pytest.mark.parametrize("learner", ["bc", "airl"])
-def test_squashed_policies_learn_recorded_bounds_as_actions_within_them(learner):
+def test_squashed_policies_learn_recorded_bounds_from_within(learner):
     spec = EnvSpec("test", SPEC.observation, {"move": ArraySpec((D,), "float32", -2.0, 2.0), "turn": DiscreteSpec(3)})
     network, observation = dataclasses.replace(NETWORK, squash=True), sample_of().trajectory.observation
     bc = make_bc(BCConfig(REPLAY, RAW), spec, network)
