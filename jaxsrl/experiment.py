@@ -221,12 +221,13 @@ def _split_host(config: RunConfig, communicate: bool = True) -> None:
 
 
 def _files_message(directory: Path, config: RunConfig) -> str:
-    tensorboard = f"\n  tensorboard --logdir {directory}" if config.metrics.tensorboard else ""
+    quoted = shlex.quote(str(directory))
+    tensorboard = f"\n  tensorboard --logdir {quoted}" if config.metrics.tensorboard else ""
     return (
         f"run directory: {directory}\n"
         f"  checkpoints/ metrics.jsonl eval.json config.json plan.json log.txt\n"
-        f"  jaxsrl view {directory}\n"
-        f"  jaxsrl evaluate {directory} --episodes 100{tensorboard}"
+        f"  jaxsrl view {quoted}\n"
+        f"  jaxsrl evaluate {quoted} --episodes 100{tensorboard}"
     )
 
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.manifest import list_steps
 from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import differences, with_new_options
 
@@ -52,6 +53,10 @@ class RunDirectory:
             UserError: an option that may not change differs, or code that no package installs; lists every difference.
         """
         saving = config["experiment"].get("run", {}).get("checkpoint", {})
+        if not (self.path / CONFIG).exists() and list_steps(self.checkpoints):
+            raise UserError(
+                f"{self.path} has checkpoints and no {CONFIG}, which says of what: put it back, or choose another --run.name"
+            )
         code = [line for line in self._code_changes(config) if not saving.get("accept_changed_code")]
         lines = [line for line in self._changes(config) if line.split(":")[0] not in MAY_CHANGE]
         if not code and not lines:
@@ -219,5 +224,5 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error

@@ -7,6 +7,7 @@ Exit status: 0 for success; 1 for a problem (a damaged checkpoint, or one that t
 
 import dataclasses
 import difflib
+import io
 import os
 import signal
 import sys
@@ -91,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: with the command's status, unless it is 0; 1 for a damaged checkpoint; 2 for an invalid request; 130 after
             Ctrl-C.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed:
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)
         if not isinstance(command, Doctor):  # which reports it

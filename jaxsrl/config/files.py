@@ -62,7 +62,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """
     try:
         data = _parse(path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} must hold a mapping of options, such as pool: {{num_workers: 4}}; got {data!r:.80}")

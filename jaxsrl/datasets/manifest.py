@@ -117,7 +117,7 @@ def read_manifest(path: Path) -> Manifest:
         extras = {name: ArraySpec(tuple(extra["shape"]), extra["dtype"]) for name, extra in data["extras"].items()}
         shards = tuple(Shard(**shard) for shard in data["shards"])
         return Manifest(spec=spec_from_dict(data["spec"]), extras=extras, shards=shards, **fields)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CorruptDatasetError(f"{file} cannot be read: {error!r}") from error
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from envpool_bridge.errors import BadEnvOutputError, EnvPoolError, UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
+from jaxsrl.terminal.format import printable
 
 _JOIN_SECONDS = 30.0
 _UNREAD_SECONDS = 1.0
@@ -168,7 +169,7 @@ def exit_on_user_error(function: Callable[..., Any]) -> Callable[..., Any]:
             with _flushed():
                 return function(*args, **kwargs)
         except (UserError, BadEnvOutputError, RequeueError, OtherProcessError) as error:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            print(f"error: {printable(str(error))}", file=sys.stderr)  # noqa: T201
             _exit(error_status(error))
         except Exception as error:
             if isinstance(error, BrokenPipeError) and _is_lost(1):  # else it is of another pipe

@@ -110,5 +110,5 @@ def _parse(line: bytes) -> Evaluation | None:
     names = {field.name for field in dataclasses.fields(Evaluation)}
     try:
         return Evaluation(**{name: value for name, value in json.loads(line).items() if name in names})
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None

@@ -1,5 +1,6 @@
 """Reader of `metrics.jsonl`: parses its lines, and keeps them as columns while the file grows."""
 
+import contextlib
 import json
 import math
 import os
@@ -16,7 +17,7 @@ UPDATE, ENV_STEPS, ELAPSED = "update", "env_steps", "elapsed_seconds"
 RETURN, SPEED = "episode/return_mean", "speed/env_steps_per_second"
 _RATES = ("speed/", "utilization/", "inference/", "policy/lag_mean")
 _MOST_ROWS = 2000
-_CHUNK = 1 << 20
+_CHUNK, _END_BYTES = 1 << 20, 1 << 14
 _NEEDED = (UPDATE, ENV_STEPS, "wall_seconds")
 _FIRST = b'{"update"'  # start of every record
 
@@ -137,6 +138,16 @@ class RecordFile:
             if status.st_size > self._offset:
                 self._read(status.st_size if most_bytes is None else self._offset + most_bytes)
             return max(0, status.st_size - self._offset)
+
+    def read_newest(self) -> None:
+        """Reads the newest record as if it were the only one, in constant time; none where it is not in the last 16 KiB."""
+        with contextlib.suppress(OSError), open(self._path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END_BYTES))
+            for line in reversed(file.read().split(b"\n")[:-1]):
+                record, _ = parse_record(line)
+                if record is not None:
+                    self._take(record)
+                    return
 
     def _read(self, until: int) -> None:
         try:

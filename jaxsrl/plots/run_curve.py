@@ -12,7 +12,7 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import CONFIG, read_json
 from jaxsrl.metrics.evaluations import evaluation_columns, read_evaluations
 from jaxsrl.metrics.record_file import ELAPSED, RecordFile
-from jaxsrl.runs.summary import RECORDS, find_runs
+from jaxsrl.runs.summary import RECORDS, as_dict, find_runs
 
 Columns = Mapping[str, Sequence[float] | np.ndarray]
 XAxis = Literal["steps", "time", "frames"]
@@ -60,6 +60,7 @@ def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve
     """
     curves: dict[Path, RunCurve] = {}
     skipped: list[str] = []
+    unreadable: list[str] = []
     names: set[str] = set()
     for path in paths:
         runs = find_runs(path)
@@ -69,14 +70,21 @@ def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve
             )
         for run in runs:
             records = RecordFile(run / RECORDS)
-            records.refresh()
-            columns: Columns = evaluation_columns(read_evaluations(run), records)
-            names |= {*columns, *records.columns} if records.num_rows else set()
-            curve = _curve(run, columns if metric in columns else records.columns, x, metric)
+            try:
+                records.refresh()
+                columns: Columns = evaluation_columns(read_evaluations(run), records)
+                names |= {*columns, *records.columns} if records.num_rows else set()
+                curve = _curve(run, columns if metric in columns else records.columns, x, metric)
+            except UserError as error:
+                skipped.append(f"{run} is skipped: {error}")
+                unreadable.append(str(error))
+                continue
             if curve is None:
                 skipped.append(f"{run} is skipped: it has no {metric if records.num_rows else 'records yet'}")
             else:
                 curves[run.resolve()] = curve
+    if not curves and unreadable:
+        raise UserError(unreadable[0])
     if not names:
         raise UserError(f"nothing to plot: {skipped[0].replace(' is skipped: it', '')} ({RECORDS}); train it first")
     if not curves:
@@ -92,8 +100,12 @@ def _curve(run: Path, columns: Columns, x: XAxis, metric: str) -> RunCurve | Non
     if not known.any():
         return None
     config = read_json(run / CONFIG)
-    if not isinstance(config, dict):
-        raise UserError(f"{run / CONFIG} is no JSON object: expected the file that a run writes at its start")
+    objects = [config, *(as_dict(config).get(name, {}) for name in ("experiment", "env_spec"))]
+    objects += [as_dict(objects[1]).get(name, {}) for name in ("env", "run")]
+    if not all(each is None or isinstance(each, dict) for each in objects):
+        raise UserError(
+            f"{run / CONFIG} is no JSON object of the usual form: expected the file that a run writes at its start"
+        )
     return RunCurve(run, config, places[known], values[known])
 
 

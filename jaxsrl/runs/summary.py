@@ -15,9 +15,10 @@ from jaxsrl.config.run_config import OFFLINE_STEPS
 from jaxsrl.metrics.record_file import RETURN, RecordFile
 from jaxsrl.runs.control import TIMEOUT_SECONDS
 from jaxsrl.runs.state import run_state
+from jaxsrl.terminal.format import printable
 
 RECORDS = "metrics.jsonl"
-_NO_RUNS_INSIDE = frozenset({"checkpoints", "tensorboard", "wandb", "__pycache__", "node_modules"})
+_NO_RUNS_INSIDE = frozenset({"checkpoints", "lost+found", "tensorboard", "wandb", "__pycache__", "node_modules"})
 _DEPTH = 4
 _LOG_BYTES = 4096
 _RECENT_INTERVALS = 10  # of --metrics.interval-seconds
@@ -85,34 +86,47 @@ def find_runs(directory: Path) -> list[Path]:
     return sorted(iterate_runs(directory))
 
 
-def iterate_runs(directory: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Yields the directories of `find_runs` in any order; skips missing and unreadable ones. Links are not followed.
+def iterate_runs(directory: Path, depth: int = _DEPTH, root: Path | None = None) -> Iterator[Path]:
+    """Yields the directories of `find_runs` in any order, and unreadable ones, whose summaries say so.
+
+    Links to runs elsewhere are runs; other links are not followed.
 
     Args:
         directory: a run, or a directory that has runs in it.
         depth: levels below it that are searched.
+        root: directory in which a run that a link names is found without the link; None for `directory`.
     """
+    root = directory if root is None else root
     try:
         entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return  # removed meanwhile
     except OSError:
-        return  # removed or unreadable
+        yield directory
+        return
     if any(entry.name in (CONFIG, RECORDS) for entry in entries):
         yield directory
         return
     for entry in entries if depth else ():
         may_have_runs = not entry.name.startswith(".") and entry.name not in _NO_RUNS_INSIDE
         if may_have_runs and entry.is_dir(follow_symlinks=False):
-            yield from iterate_runs(Path(entry.path), depth - 1)
+            yield from iterate_runs(Path(entry.path), depth - 1, root)
+        elif may_have_runs and entry.is_symlink() and is_run(path := Path(entry.path)):
+            if not path.resolve().is_relative_to(root.resolve()):
+                yield path
 
 
 def run_name(run: Path, root: Path) -> str:
-    """Returns the name of a run found in `root`: its relative path, or its directory's name if it is `root` itself."""
-    return root.resolve().name if run == root else run.relative_to(root).as_posix()
+    """Returns the printable name of a run found in `root`: its relative path, or its directory's name if it is `root` itself."""
+    return printable(root.resolve().name if run == root else run.relative_to(root).as_posix())
 
 
 def is_run(directory: Path) -> bool:
     """Returns whether training has started in this directory."""
-    return (directory / CONFIG).is_file() or (directory / RECORDS).is_file()
+    try:
+        return (directory / CONFIG).is_file() or (directory / RECORDS).is_file()
+    except OSError:
+        return False
 
 
 def summarize(directory: Path, below: Path | None = None, now: float | None = None) -> RunSummary:
@@ -132,7 +146,10 @@ def summarize(directory: Path, below: Path | None = None, now: float | None = No
         problem = str(error)
     records = RecordFile(directory / RECORDS)
     try:
-        records.refresh()
+        records.read_newest()
+        if records.last(RETURN) is None:  # an earlier record may have it
+            records = RecordFile(directory / RECORDS)
+            records.refresh()
     except UserError as error:
         problem = problem or str(error)
     name = run_name(directory, directory if below is None else below)
@@ -202,7 +219,7 @@ def read_final_evaluation(run: Path, last_update: int) -> dict[str, Any]:
         UserError: it cannot be read, or is of another update.
     """
     path = run / "eval.json"
-    evaluation = read_json(path)
+    evaluation = as_dict(read_json(path))
     update = evaluation.get("update", "unknown (an older version wrote it)")
     if update != last_update:
         raise UserError(

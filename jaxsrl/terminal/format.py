@@ -1,6 +1,19 @@
-"""Numbers, sizes and durations as text."""
+"""Numbers, sizes, durations and names as text."""
 
+import re
 from collections.abc import Sequence
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Returns a text in which escapes replace control characters and bytes that are no UTF-8, as names of files have them.
+
+    Examples:
+        >>> printable("\x1b[31mred"), printable("bad\udcff")
+        ('\\x1b[31mred', 'bad\\udcff')
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def format_bytes(number: int) -> str:

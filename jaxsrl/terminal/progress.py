@@ -2,7 +2,9 @@
 
 import sys
 
+from jaxsrl.terminal.format import printable
+
 
 def show_line(line: str) -> None:
     """Prints a line to standard error at once."""
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    print(printable(line), file=sys.stderr, flush=True)  # noqa: T201

@@ -37,13 +37,20 @@ def make_app(runs: Runs, token: str) -> LocalOnly:
         Route("/api/runs", page.list_runs),
         Route("/api/records", page.records),
         Route("/api/population", page.population),
-        Route("/api/details", page.of_run(lambda run, _: JSONResponse(run.details()))),
+        Route("/api/details", page.of_run(lambda run, _: _Json(run.details()))),
         Route("/api/checkpoints", page.of_run(page.checkpoints)),
         Route("/api/control", page.control, methods=["POST"]),
         Route("/api/plan.svg", page.of_run(_plan)),
         Route("/video", page.of_run(_video)),
     ]
     return LocalOnly(Starlette(routes=[Mount("/{token}", routes=routes)]), token)
+
+
+class _Json(JSONResponse):
+    """JSON in ASCII: names of files and metrics may hold what UTF-8 cannot encode."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class _Page:
@@ -76,9 +83,8 @@ class _Page:
             budget -= run.records.num_bytes - before
             summaries.append({**run.summary(name), "problem": problem})
         populations = list(find_populations(self._runs.root))
-        return JSONResponse(
-            {"root": str(self._runs.root), "runs": summaries, "populations": populations, "unread": unread}
-        )
+        found = {"root": str(self._runs.root), "runs": summaries, "num_runs": self._runs.num_found}
+        return _Json({**found, "populations": populations, "unread": unread})
 
     def population(self, request: Request) -> Response:
         """Returns the population `name=NAME` of the root."""
@@ -86,7 +92,7 @@ class _Page:
         if path is None:
             return _not_found("there is no such population here")
         try:
-            return JSONResponse(finite(read_population(path)))
+            return _Json(finite(read_population(path)))
         except UserError as error:
             return _not_found(str(error))
 
@@ -103,10 +109,10 @@ class _Page:
                 rows[name] = run.rows_since(cursor)
             except (UserError, OSError) as error:
                 rows[name] = {"problem": str(error)}
-        return JSONResponse(rows)
+        return _Json(rows)
 
     def checkpoints(self, run: RunFiles, request: Request) -> Response:
-        return JSONResponse(self._checkpoints.of(run.path))
+        return _Json(self._checkpoints.of(run.path))
 
     async def control(self, request: Request) -> Response:
         """Sends a request to a run, as `jaxsrl control` does, and returns its answer, or why it rejects the request."""
@@ -126,8 +132,8 @@ class _Page:
         try:
             answer = await run_in_threadpool(control.send_request, run.path, order)
         except UserError as error:
-            return JSONResponse({"error": str(error)})
-        return JSONResponse(finite({"text": answer.text, "status": answer.status}))
+            return _Json({"error": str(error)})
+        return _Json(finite({"text": answer.text, "status": answer.status}))
 
     def of_run(self, answer: Callable[[RunFiles, Request], Response]) -> Callable[[Request], Response]:
         """Returns a handler that finds the run of `?run=NAME`."""

@@ -97,7 +97,7 @@ class RunFiles:
                     known = (written, as_dict(json.loads((self.path / name).read_text())))
                     self._read[name] = known
             return known[1]
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
 
     def _is_unreadable(self, name: str) -> bool:

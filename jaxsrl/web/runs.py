@@ -14,6 +14,10 @@ _MOST_RUNS = 500
 class Runs:
     """Every run below a directory, by name: its relative path. Thread-safe.
 
+    Attributes:
+        root: the directory.
+        num_found: number of runs that the last search found, which may be more than it returned.
+
     Raises:
         UserError: the path is no directory, or contains no run.
     """
@@ -23,6 +27,7 @@ class Runs:
             kind = "a file" if root.exists() else "not there"
             raise UserError(f"{root} is {kind}: expected a run directory, or a directory of runs such as runs/")
         self.root = root
+        self.num_found = 0
         self._lock = threading.Lock()
         self._runs: dict[str, RunFiles] = {}
         if not self.all():
@@ -32,7 +37,8 @@ class Runs:
 
     def all(self) -> dict[str, RunFiles]:
         """Returns the newest 500 current runs by name."""
-        paths = sorted(iterate_runs(self.root), key=lambda path: newest_change(path) or 0.0, reverse=True)[:_MOST_RUNS]
+        found = sorted(iterate_runs(self.root), key=lambda path: newest_change(path) or 0.0, reverse=True)
+        self.num_found, paths = len(found), found[:_MOST_RUNS]
         with self._lock:
             names = {run_name(path, self.root): path for path in paths}
             self._runs = {

@@ -79,6 +79,14 @@ def test_evaluate_stores_result_of_newest_checkpoint(capsys, run):
     assert json.loads((run / "eval.json").read_text()) == result
 
 
+def test_a_run_that_cannot_be_written_is_evaluated(capsys, run):
+    (run / "eval.json" / "taken").mkdir(parents=True)
+    result, warnings = evaluated(capsys, run)
+    assert result["episodes"] == 4
+    assert warnings.startswith(f"warning: {run / 'eval.json'} cannot be written (")
+    assert warnings.count("\n") == 1
+
+
 def test_one_checkpoint_is_evaluated_as_asked_for(capsys, run):
     result, _ = evaluated(capsys, run / "checkpoints" / "7")
     assert result["update"] == 7

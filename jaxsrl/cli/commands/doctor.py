@@ -4,6 +4,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+from envpool_bridge.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class Doctor:
@@ -23,6 +25,8 @@ class Doctor:
         """Prints the report; the exit status is 1 if there is a problem."""
         from jaxsrl.machine.doctor.report import examine, print_report
 
+        if self.runs != Doctor.runs and not self.runs.is_dir():
+            raise UserError(f"expected a directory of runs, --runs: there is none at {self.runs}")
         report = examine(self.runs, self.clean)
         if self.json:
             print(json.dumps(report.to_json()))  # noqa: T201

@@ -106,9 +106,14 @@ class Evaluate:
         result |= _format_changes(loaded.env_kwargs)
         if record is not None:
             result |= record()
-        if self._is_of_run(loaded):
-            write_json(self.path / "eval.json", result)
         print_tables(result if self.json else _named(result), self.json, f"evaluation of {self.path}")
+        if self._is_of_run(loaded):
+            try:
+                write_json(self.path / "eval.json", result)
+            except OSError as error:
+                show_line(
+                    f"warning: {self.path / 'eval.json'} cannot be written ({error.strerror}): it stays as it was"
+                )
         return 0
 
     def _validate(self) -> None:

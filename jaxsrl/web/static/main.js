@@ -26,7 +26,7 @@ const store = new Store(
     say(
       connection,
       {
-        live: "live",
+        live: store.numRuns > store.runs.length ? `live: newest ${store.runs.length} of ${store.numRuns} runs` : "live",
         reading: `reading ${bytes(store.unread)} of records…`,
         lost: "no answer: is jaxsrl view still running?",
       }[state] ?? "",

@@ -63,6 +63,7 @@ export class Store {
     this.populations = [];
     this.root = "";
     this.unread = 0;
+    this.numRuns = 0;
     this.records = new Map();
     this.watched = () => [];
     this.slots = new Map();
@@ -110,6 +111,7 @@ export class Store {
       this.populations = list.populations;
       this.root = list.root;
       this.unread = list.unread;
+      this.numRuns = list.num_runs;
       for (const run of this.runs) this.slot(run.name);
       const names = this.watched().filter((name) => this.run(name));
       for (let first = 0; first < names.length; first += MOST_AT_ONCE) {
