@@ -111,9 +111,12 @@ def iterate_runs(directory: Path, depth: int = _DEPTH, root: Path | None = None)
         may_have_runs = not entry.name.startswith(".") and entry.name not in _NO_RUNS_INSIDE
         if may_have_runs and entry.is_dir(follow_symlinks=False):
             yield from iterate_runs(Path(entry.path), depth - 1, root)
-        elif may_have_runs and entry.is_symlink() and is_run(path := Path(entry.path)):
-            if not path.resolve().is_relative_to(root.resolve()):
-                yield path
+        elif may_have_runs and entry.is_symlink() and is_run(path := Path(entry.path)) and not _is_inside(path, root):
+            yield path
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root.resolve())
 
 
 def run_name(run: Path, root: Path) -> str:

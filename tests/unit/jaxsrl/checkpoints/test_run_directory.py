@@ -253,6 +253,12 @@ def test_every_difference_is_listed_at_once(tmp_path):
         assert f"\n  {line}\n" in str(refused.value)
 
 
+def test_checkpoints_without_their_configuration_are_not_resumed(tmp_path):
+    (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    with RunDirectory(tmp_path) as run, pytest.raises(UserError, match="has checkpoints and no config.json"):
+        run.validate(saved())
+
+
 def test_a_broken_configuration_file_is_named(tmp_path):
     claim(tmp_path / "run", saved())
     (tmp_path / "run" / "config.json").write_text('{"agent_name": ')
