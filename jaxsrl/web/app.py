@@ -83,8 +83,8 @@ class _Page:
             budget -= run.records.num_bytes - before
             summaries.append({**run.summary(name), "problem": problem})
         populations = list(find_populations(self._runs.root))
-        found = {"root": str(self._runs.root), "runs": summaries, "num_runs": self._runs.num_found}
-        return _Json({**found, "populations": populations, "unread": unread})
+        listing = {"root": str(self._runs.root), "runs": summaries, "num_runs": self._runs.num_found}
+        return _Json({**listing, "populations": populations, "unread": unread})
 
     def population(self, request: Request) -> Response:
         """Returns the population `name=NAME` of the root."""

@@ -37,8 +37,8 @@ class Runs:
 
     def all(self) -> dict[str, RunFiles]:
         """Returns the newest 500 current runs by name."""
-        found = sorted(iterate_runs(self.root), key=lambda path: newest_change(path) or 0.0, reverse=True)
-        self.num_found, paths = len(found), found[:_MOST_RUNS]
+        paths = sorted(iterate_runs(self.root), key=lambda path: newest_change(path) or 0.0, reverse=True)
+        self.num_found, paths = len(paths), paths[:_MOST_RUNS]
         with self._lock:
             names = {run_name(path, self.root): path for path in paths}
             self._runs = {
