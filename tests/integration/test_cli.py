@@ -362,7 +362,7 @@ def test_every_command_documents_itself_and_its_flags(capsys, name):
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     command = jaxsrl.cli.main.COMMANDS[name]
     assert (command.__doc__ or "").splitlines()[0].split(". ")[0] in shown
-    fields = [field.name for field in dataclasses.fields(command)]
+    fields = [field.name for field in dataclasses.fields(command)]  # pyright: ignore
     documented = [
         line.strip().split(":")[0] for line in (command.__doc__ or "").splitlines() if line.startswith("        ")
     ]

@@ -54,7 +54,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout.readline() == "held\n"
+    assert process.stdout.readline() == "held\n"  # pyright: ignore
     with pytest.raises(UserError, match=f"in use by process {process.pid} on "):
         RunDirectory(tmp_path / "run")
     process.kill()
