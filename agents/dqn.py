@@ -29,6 +29,7 @@ from agents.api import (
 )
 from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
+from agents.networks.observation_scale import normalized_spec
 from agents.networks.q_network import QNetwork, QOptions, make_q_network
 from agents.ops import validate
 from agents.ops.epsilon_greedy import (
@@ -166,6 +167,7 @@ def make_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
         UserError: The action is not one Discrete leaf, the network is recurrent or does not fit, or a schedule needs the number
             of updates.
     """
+    spec = normalized_spec(spec, config.normalize_observations)
     validate_memoryless(network)
     agent = bind_dqn(build_dqn(config, spec, network))
     return with_normalized_samples(agent, spec, config.normalize_observations)

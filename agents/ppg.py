@@ -181,13 +181,13 @@ def make_ppg(config: PPGConfig, spec: EnvSpec, network: NetworkConfig) -> Agent:
     validate_minibatches(config.minibatch_axis, config.num_minibatches, config.rollout_length, config.num_rows)
     if config.normalize_advantage:
         validate_standardized(config.num_minibatches, config.rollout_length, config.num_rows)
+    spec = normalized_spec(spec, config.normalization.observations)
     phasic = make_phasic(network, spec)
     schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
     rate = make_schedule(config.learning_rate_schedule, config.auxiliary_learning_rate, config.total_updates)
     rates = {"policy": schedules["learning_rate"], "auxiliary": rate}
     optimizers = {name: make_optimizer(config.optimizer, rate) for name, rate in rates.items()}
-    seen = normalized_spec(spec) if config.normalization.observations else spec
-    init_fn = partial(init, config, seen, phasic, optimizers)
+    init_fn = partial(init, config, spec, phasic, optimizers)
     update_fn = partial(update, config, phasic, optimizers, schedules)
     return make_on_policy_agent("ppg", config, spec, phasic.net, init_fn, update_fn, None)
 

@@ -27,6 +27,7 @@ from agents.networks import chunked_unroll
 from agents.networks.actor_critic import ActorCritic
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import make_update, take_step
 from agents.ops.minibatches import (
@@ -175,6 +176,7 @@ class PPOConfig:
 @keeps_binding
 def make_ppo(config: PPOConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """Returns PPO with this network, or your own (`memoryless_network`); raises UserError where it does not fit the environment."""
+    spec = normalized_spec(spec, config.normalization.observations)
     net = bound_network(network, spec)
     schedules = make_schedules(config, "learning_rate", "clip_epsilon", "entropy_coef")
     optimizer = make_optimizer(config.optimizer, schedules["learning_rate"])

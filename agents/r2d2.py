@@ -27,6 +27,7 @@ from agents.api import (
 from agents.binding import keeps_binding
 from agents.dqn import DQN, DQNConfig, actor_td_errors, apply_gradient, bind_dqn, build_dqn, n_step_returns
 from agents.networks.config import NetworkConfig
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.epsilon_greedy import greedy, select_action
 from agents.ops.importance_weights import importance_weights
@@ -103,6 +104,7 @@ def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> Repl
         UserError: The action is not one Discrete leaf, the network is not recurrent or does not fit, or a schedule needs the
             number of updates.
     """
+    spec = normalized_spec(spec, config.normalize_observations)
     if network.core == "none":
         raise UserError(
             "R2D2 learns what a memory does: expected network.core 'lstm', 'gru' or 'gtrxl', got 'none'; use it, or DQN"

@@ -30,6 +30,7 @@ from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.continuous_actors import SquashedActor, make_squashed_actor, squash
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.action_scaling import ContinuousActions, continuous_actions, sync_random_acting, uniform_actions
 from agents.ops.gradient_descent import descend, step_when_due
@@ -155,6 +156,7 @@ class SAC(NamedTuple):
 @keeps_binding
 def make_sac(config: SACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a SAC agent; raises UserError where configuration, environment and network do not fit."""
+    spec = normalized_spec(spec, config.normalize_observations)
     agent = bind_sac(build_sac(config, spec, network))
     return with_normalized_samples(agent, spec, config.normalize_observations)
 

@@ -30,6 +30,7 @@ from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.continuous_actors import DeterministicActor, make_deterministic_actor
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.action_scaling import (
     ContinuousActions,
@@ -161,6 +162,7 @@ def make_td3(config: TD3Config, spec: EnvSpec, network: NetworkConfig, name: str
     Raises:
         UserError: Configuration, environment and network do not fit.
     """
+    spec = normalized_spec(spec, config.normalize_observations)
     agent = bind_td3(build_td3(config, spec, network, name), name)
     return with_normalized_samples(agent, spec, config.normalize_observations)
 

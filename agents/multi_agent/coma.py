@@ -31,6 +31,7 @@ from agents.api import (
 from agents.binding import keeps_binding
 from agents.networks.coma import ComaNetworks, make_coma_networks, team_view
 from agents.networks.config import NetworkConfig
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import returns, validate
 from agents.ops.counterfactual import counterfactual_advantage, lambda_targets
 from agents.ops.epsilon_greedy import select_action
@@ -132,6 +133,7 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
     Raises:
         UserError: They do not fit: for instance actions other than one Discrete value with as many choices for every agent.
     """
+    spec = normalized_spec(spec, config.normalization.observations)
     net = make_coma_networks(network, spec)
     schedules = make_schedules(config, "learning_rate", "entropy_coef")
     rate = make_schedule(config.learning_rate_schedule, config.critic_learning_rate, config.total_updates)

@@ -2,11 +2,12 @@
 
 - Images are scaled by their extreme bounds, whatever their dtype: bytes are divided by 255. Without finite bounds they keep theirs.
 - Other integers are scaled by the bounds of each element. Those of 32 bits without bounds keep their units.
-- Other floats keep their units.
+- Other floats are scaled in the same way where their bounds lie beyond 10. Smaller ones keep their units, and so do those whose
+  bounds lie beyond a million, which only stand for none.
 - Bools and categories are 0 and 1.
 
 Scaled values lie in [-1, 1]. The legal value nearest to 0 becomes 0, the one farthest from it 1 or -1. Normalization by running
-statistics replaces the scale of all numbers apart from images and flags.
+statistics replaces the scale of all numbers apart from images and flags: see `normalized_spec`.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ from agents.networks.torsos.entity_sets import masks_of
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, LeafSpec
 from envpool_bridge.spec.tree import Path, items, unflatten
 
+_LARGEST_UNSCALED, _LARGEST_BOUND = 10.0, 1e6  # of floats
 _MOST_CHANNELS = 16  # of an image whose channels, or frames, are the first axis
 
 
@@ -53,7 +55,12 @@ def scaled(leaf: ArraySpec, x: Array) -> Array:
     """
     if is_image(leaf):
         return _within(*_extremes(leaf), x)
-    return _within(*leaf.limits(), x) if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(jnp.float32)
+    low, high = leaf.limits()
+    if leaf.dtype.startswith("float"):
+        largest = np.maximum(np.abs(low), np.abs(high))
+        high = np.where((largest > _LARGEST_UNSCALED) & (largest <= _LARGEST_BOUND), high, np.inf)
+        return _within(low, high, x)
+    return _within(low, high, x) if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(jnp.float32)
 
 
 def is_bounded(leaf: ArraySpec) -> bool:
@@ -69,6 +76,8 @@ def _extremes(leaf: ArraySpec) -> tuple[np.ndarray, np.ndarray]:
 def _within(low: np.ndarray, high: np.ndarray, x: Array) -> Array:
     values = x.astype(jnp.float32)
     is_bounded = np.isfinite(low) & np.isfinite(high) & (low < high)
+    if not is_bounded.any():
+        return values
     shift = np.where(is_bounded, np.clip(0.0, low, high), 0.0)
     size = np.where(is_bounded, np.maximum(high - shift, shift - low), 1.0)
     moved = values - jnp.asarray(shift, jnp.float32) if shift.any() else values
@@ -82,9 +91,16 @@ def normalized_leaves(spec: EnvSpec) -> list[tuple[Path, ArraySpec]]:
     return [(path, leaf) for path, leaf in leaves if path not in masks and _is_normalized(leaf)]
 
 
-def normalized_spec(spec: EnvSpec) -> EnvSpec:
-    """Returns the spec of normalized observations: the `normalized_leaves` are float32."""
-    floats = {path: dataclasses.replace(leaf, dtype="float32") for path, leaf in normalized_leaves(spec)}
+def normalized_spec(spec: EnvSpec, is_on: bool) -> EnvSpec:
+    """Returns the spec of observations whose `normalized_leaves` are normalized: float32 without bounds; or else the same spec.
+
+    Networks of agents that normalize are made from it, so that nothing is scaled twice.
+    """
+    if not is_on:
+        return spec
+    floats = {
+        path: dataclasses.replace(leaf, dtype="float32", low=None, high=None) for path, leaf in normalized_leaves(spec)
+    }
     new = [floats.get(path, leaf) for path, leaf in items(spec.observation)]
     return dataclasses.replace(spec, observation=unflatten(spec.observation, new))
 

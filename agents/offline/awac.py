@@ -28,6 +28,7 @@ from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.networks.gaussian_actor import GaussianActor, make_gaussian_actor
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.action_scaling import ContinuousActions, continuous_actions
 from agents.ops.gradient_descent import descend
@@ -117,6 +118,7 @@ class AWAC(NamedTuple):
 @keeps_binding
 def make_awac(config: AWACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns an AWAC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
+    spec = normalized_spec(spec, config.normalize_observations)
     awac = build_awac(config, spec, network)
     agent = ReplayAgent(
         name="awac",

@@ -27,6 +27,7 @@ from agents.api import (
 )
 from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
+from agents.networks.observation_scale import normalized_spec
 from agents.networks.policy import Policy, make_policy
 from agents.ops import validate
 from agents.ops.gradient_descent import descend
@@ -81,6 +82,7 @@ class BC(NamedTuple):
 @keeps_binding
 def make_bc(config: BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a BC agent, for actions of any kind; raises UserError where configuration, environment and network do not fit."""
+    spec = normalized_spec(spec, config.normalize_observations)
     validate_plain_network("BC", network)
     rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     bc = BC(make_policy(network, spec), make_optimizer(config.optimizer, rate), {"policy": rate})

@@ -34,6 +34,7 @@ from agents.networks.action_generator import (
 )
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.action_scaling import ContinuousActions, continuous_actions
 from agents.ops.gradient_descent import descend
@@ -139,6 +140,7 @@ class BCQ(NamedTuple):
 @keeps_binding
 def make_bcq(config: BCQConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a BCQ agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
+    spec = normalized_spec(spec, config.normalize_observations)
     bcq = build_bcq(config, spec, network)
     agent = ReplayAgent(
         name="bcq",

@@ -23,6 +23,7 @@ from agents.api import (
 from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.critics import critic_loss
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
@@ -78,6 +79,7 @@ class CQL(NamedTuple):
 @keeps_binding
 def make_cql(config: CQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a CQL agent, for continuous actions; raises UserError as `make_sac` does."""
+    spec = normalized_spec(spec, config.normalize_observations)
     cql = CQL(config, build_sac(config, spec, network))
     agent = bind_sac(cql.sac)._replace(name="cql", update=partial(update, cql))
     return with_normalized_samples(agent, spec, config.normalize_observations)

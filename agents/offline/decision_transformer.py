@@ -31,6 +31,7 @@ from agents.api import (
 from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.decision_transformer import Sequence, SequenceNetwork, TransformerSizes, make_sequence_network
+from agents.networks.observation_scale import normalized_spec
 from agents.networks.sequence_actions import SequenceActions, sequence_actions
 from agents.ops import validate
 from agents.ops.gradient_descent import descend
@@ -117,6 +118,7 @@ def make_decision_transformer(config: DecisionTransformerConfig, spec: EnvSpec, 
     Raises:
         UserError: Configuration, environment and network do not fit, or observations lack the last reward.
     """
+    spec = normalized_spec(spec, config.normalize_observations)
     dt = build_decision_transformer(config, spec, network)
     agent = ReplayAgent(
         name="decision_transformer",

@@ -24,6 +24,7 @@ from agents.binding import keeps_binding
 from agents.dqn import DQN, DQNConfig, apply_gradient, bind_dqn, build_dqn, loss, n_step_returns, validate_memoryless
 from agents.networks.config import NetworkConfig
 from agents.networks.distributions.masking import mask_logits
+from agents.networks.observation_scale import normalized_spec
 from agents.networks.q_network import QNetwork, QOptions, make_q_network
 from agents.ops import validate
 from agents.ops.epsilon_greedy import select_action
@@ -76,6 +77,7 @@ class DiscreteBCQ(NamedTuple):
 @keeps_binding
 def make_discrete_bcq(config: DiscreteBCQConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a BCQ agent for discrete actions; raises UserError as `make_dqn` does."""
+    spec = normalized_spec(spec, config.normalize_observations)
     bcq = build_discrete_bcq(config, spec, network)
     agent = bind_dqn(bcq.dqn)._replace(name="discrete_bcq", update=partial(update, bcq))
     return with_normalized_samples(agent, spec, config.normalize_observations)

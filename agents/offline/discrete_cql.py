@@ -13,6 +13,7 @@ from agents.binding import keeps_binding
 from agents.dqn import DQN, DQNConfig, apply_gradient, bind_dqn, build_dqn, loss, n_step_returns, validate_memoryless
 from agents.networks.config import NetworkConfig
 from agents.networks.distributions.masking import mask_logits
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.epsilon_greedy import select_action
 from agents.ops.importance_weights import importance_weights
@@ -45,6 +46,7 @@ class DiscreteCQLConfig(DQNConfig):
 @keeps_binding
 def make_discrete_cql(config: DiscreteCQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a CQL agent for discrete actions; raises UserError as `make_dqn` does."""
+    spec = normalized_spec(spec, config.normalize_observations)
     validate_memoryless(network)
     dqn = build_dqn(config, spec, network)
     agent = bind_dqn(dqn)._replace(name="discrete_cql", update=partial(update, dqn, config.conservative_weight))

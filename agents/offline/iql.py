@@ -28,6 +28,7 @@ from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig, validate_plain_network
 from agents.networks.critics import CriticEnsemble, critic_loss, make_critics
 from agents.networks.gaussian_actor import GaussianActor, make_gaussian_actor
+from agents.networks.observation_scale import normalized_spec
 from agents.networks.state_value import StateValue, make_state_value
 from agents.ops import validate
 from agents.ops.action_scaling import ContinuousActions, continuous_actions
@@ -132,6 +133,7 @@ class IQL(NamedTuple):
 @keeps_binding
 def make_iql(config: IQLConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns an IQL agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
+    spec = normalized_spec(spec, config.normalize_observations)
     iql = build_iql(config, spec, network)
     agent = ReplayAgent(
         name="iql",

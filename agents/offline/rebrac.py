@@ -22,6 +22,7 @@ from agents.api import (
 from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
 from agents.networks.critics import make_critics
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_transitions, n_step_rewards, take_steps
@@ -56,6 +57,7 @@ class ReBRACConfig(TD3Config):
 @keeps_binding
 def make_rebrac(config: ReBRACConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a ReBRAC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
+    spec = normalized_spec(spec, config.normalize_observations)
     td3 = build_rebrac(config, spec, network)
     agent = bind_td3(td3, "rebrac")
     # One step more than the returns need: its action is the recorded one after them.

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from agents.api import Array, LearnerState, Metrics, Params, ReplayAgent, ReplayConfig, Sample
 from agents.binding import keeps_binding
 from agents.networks.config import NetworkConfig
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import validate
 from agents.ops.importance_weights import importance_weights
 from agents.ops.n_step import Transitions, first_n_step_transitions
@@ -42,6 +43,7 @@ class TD3BCConfig(TD3Config):
 @keeps_binding
 def make_td3_bc(config: TD3BCConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a TD3+BC agent, for continuous actions; raises UserError where configuration, environment and network do not fit."""
+    spec = normalized_spec(spec, config.normalize_observations)
     td3 = build_td3(config, spec, network, "td3_bc")
     agent = bind_td3(td3, "td3_bc")._replace(update=partial(update, td3, config.value_weight))
     return with_normalized_samples(agent, spec, config.normalize_observations)

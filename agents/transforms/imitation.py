@@ -20,7 +20,7 @@ import optax
 from agents.api import Action, Agent, Array, LearnerState, Metrics, Observation, OptState, Params, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.networks.critics import CriticEnsemble, make_critics
-from agents.networks.observation_scale import normalized_leaves
+from agents.networks.observation_scale import normalized_leaves, normalized_spec
 from agents.ops import validate
 from agents.ops.action_scaling import continuous_actions
 from agents.ops.gradient_descent import descend
@@ -160,6 +160,7 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Step
 
 def make_discriminator(config: GAILConfig, spec: EnvSpec, expert: Steps | None) -> Discriminator:
     """Returns the discriminator; raises UserError as `with_imitation` does."""
+    spec = normalized_spec(spec, expert is not None)
     network = NetworkConfig(hidden_sizes=config.hidden_sizes, activation="tanh")
     normalize = _normalizer(spec, expert)
     if config.algorithm == "airl":

@@ -27,6 +27,7 @@ from agents.networks.actor_critic import ActorCritic
 from agents.networks.coma import ComaNetworks
 from agents.networks.config import NetworkConfig
 from agents.networks.custom import bound_network
+from agents.networks.observation_scale import normalized_spec
 from agents.ops import popart, returns, validate
 from agents.ops.gradient_steps import single_gradient_step, single_step_update
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
@@ -112,6 +113,7 @@ def make_policy_gradient_agent(
     Raises:
         UserError: Environment and network do not fit, or a schedule needs the number of updates.
     """
+    spec = normalized_spec(spec, config.normalization.observations)
     net = bound_network(network, spec)
     schedules = make_schedules(config, "learning_rate", "entropy_coef")
     optimizer = make_optimizer(config.optimizer, schedules["learning_rate"])
