@@ -7,7 +7,6 @@ squared distance. The best return is 8, and that of uniformly random actions 2.6
 
 import argparse
 import dataclasses
-import functools
 import math
 import re
 import statistics
@@ -190,7 +189,7 @@ AGENTS: dict[str, Callable[[EnvConfig], Experiment]] = {
     "a2c": _own(A2CConfig(5e-3, discount=0.9), 32, 8, 40_960),
     "reinforce": _own(REINFORCEConfig(1e-2, discount=0.5), 32, 32, 81_920),
     "ppg": _own(PPGConfig(2e-3, discount=0.9, num_policy_phases=4, num_auxiliary_minibatches=4), 32, 32, 40_960),
-    "dqn": _general(dqn, 20_480, discount=0.9),
+    "dqn": _general(dqn, 8_192, discount=0.9),
     "r2d2": _own(R2D2Config(_replay(0.0625, 32), discount=0.9, learning_rate=2e-3), 16, 8, 10_240),
     "muzero": _own(
         MuZeroConfig(_replay(0.125, 128), gumbel=GumbelConfig(8), value_limit=20, discount=0.9, learning_rate=3e-3),
@@ -214,7 +213,7 @@ AGENTS: dict[str, Callable[[EnvConfig], Experiment]] = {
     ),
     "ppo (continuous)": _general(ppo, 40_960),
     "a2c (continuous)": _own(A2CConfig(2e-3, discount=0.9), 32, 8, 81_920, NetworkConfig(initial_log_std=-0.5)),
-    "sac": _general(sac, 3_072, replay=_replay(1.0, 64), discount=0.9),
+    "sac": _general(sac, 1_536, replay=_replay(1.0, 64), discount=0.9),
     "td3": _general(td3, 3_072, replay=_replay(1.0, 64), discount=0.9),
     "ddpg": _own(DDPGConfig(_replay(1.0, 64), discount=0.9), 8, 4, 3_072, _RELU),
 }
@@ -226,7 +225,6 @@ def forms_of(agent: str) -> dict[str, Form]:
     return CONTINUOUS if agent in CONTINUOUS_AGENTS else DISCRETE
 
 
-@functools.cache
 def greedy_return(agent: str, form: str, seed: int = 0) -> float:
     """Returns the mean greedy return after training; raises UserError where the agent rejects the form before it starts."""
     kwargs = {"form": form, "is_discrete": agent not in CONTINUOUS_AGENTS}
