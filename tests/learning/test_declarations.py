@@ -23,6 +23,6 @@ def test_the_return_does_not_depend_on_the_declaration(agent, form):
     assert greedy_return(agent, form) > 0.9 * BEST
 
 
-def test_a_form_that_an_agent_cannot_learn_is_rejected_in_one_line():
+def test_a_form_that_cannot_be_learned_is_rejected_in_one_line():
     with pytest.raises(UserError, match="^[^\n]*$"):
         greedy_return("dqn", "action MultiDiscrete")
