@@ -45,7 +45,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
 from agents.ops.target_update import descend_with_target, init_target
-from agents.ops.value_distributions import ValueDistribution, ValueType, make_value_distribution
+from agents.ops.value_distributions import ValueDistribution, ValueType, clamped_fraction, make_value_distribution
 from agents.settings import complete
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
@@ -314,6 +314,7 @@ def loss(
         "replay/priority": mean(priority),
         "replay/importance": mean(importance),
     }
+    metrics |= clamped_fraction(values, bootstrap, batch.reward, batch.discount, batch.weight)
     return total, (metrics, priority * batch.weight)
 
 

@@ -39,7 +39,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
 from agents.ops.target_update import TargetNetwork, descend_with_target, init_target
-from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
+from agents.ops.two_hot import clamped_fraction, cross_entropy, num_atoms, two_hot, two_hot_mean
 from agents.ops.unrolled_targets import UnrolledTargets, shortened_returns, unrolled_priorities, unrolled_targets
 from agents.search.gumbel import GumbelConfig
 from agents.search.puct import PUCTConfig
@@ -60,7 +60,7 @@ class MuZeroConfig:
         temperature_schedule: Change of the temperature over the run.
         num_proposals: Actions that the policy proposes at each node, where actions are not one Discrete number.
         latent_size: D, numbers in a latent state.
-        value_limit: Largest rescaled value and reward that networks represent: 20 stands for about 430, 300 for about 64,000.
+        value_limit: Largest rescaled value and reward that networks represent: 20 stands for about 420, 300 for about 58,700.
         unroll_steps: K, steps of the model in a loss.
         n_step: Rewards of a value target before it bootstraps.
         n_step_decay_fraction: Fraction of the run in which a window's n falls by 1 as it ages (EfficientZero: 0.3); a dataset's
@@ -298,6 +298,7 @@ def loss(
     metrics |= {
         "value/mean": mean(first_value),
         "value/target": mean(targets.value[0]),
+        "value/clamped_fraction": clamped_fraction(targets._replace(reward=rewards), limit),
         "replay/priority": mean(priority),
     }
     return metrics["loss/total"], (metrics, priority)

@@ -68,7 +68,7 @@ _RATE_SCALE = "learning_rate/scale"  # metric of a gradient step that takes `Min
 
 @dataclasses.dataclass(frozen=True)
 class PPOConfig:
-    """Hyper-parameters; defaults of the paper's Atari and MuJoCo experiments where it gives them.
+    """Hyper-parameters; discount, lambda and clip are the paper's for MuJoCo, the others those of usual code (OpenAI Baselines).
 
     Attributes:
         learning_rate: Initial learning rate.
@@ -82,7 +82,7 @@ class PPOConfig:
         clip_epsilon_schedule: Change of that distance over the run.
         value_clip_epsilon: Largest distance of a value from its old one, in units of the network's values; None does not clip.
         value_huber_delta: Value error beyond which its loss is linear, in the same units; None: squared everywhere.
-        value_coef: Weight of the value error.
+        value_coef: Weight of half the squared value error (the paper's is 1, of the whole one).
         entropy_coef: Initial weight of the entropy bonus.
         entropy_coef_schedule: Change of that weight over the run.
         optimizer: Settings of the optimizer; Adam's epsilon is 1e-5 as in the authors' code.

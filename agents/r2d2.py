@@ -35,6 +35,7 @@ from agents.ops.n_step import take_steps
 from agents.ops.optimizers import OptimizerConfig
 from agents.ops.returns import weighted_mean
 from agents.ops.td_errors import window_priority
+from agents.ops.value_distributions import clamped_fraction
 from agents.transforms.normalized_samples import with_normalized_samples
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
@@ -172,6 +173,7 @@ def loss(
         "replay/priority": jnp.mean(priority),
         "replay/importance": jnp.mean(importance),
     }
+    metrics |= clamped_fraction(dqn.values, bootstrap, rewards.reward, rewards.discount, counted)
     return total, (metrics, priority)
 
 

@@ -54,7 +54,7 @@ DEFAULT_REPLAY = ReplayConfig(capacity=1_000_000, batch_size=256, min_size=10_00
 
 @dataclasses.dataclass(frozen=True)
 class SACConfig:
-    """Hyper-parameters; the defaults are those of the paper, table 1.
+    """Hyper-parameters; the defaults are those of the paper, table 1, but for its network: two layers of 256 ReLU units.
 
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.

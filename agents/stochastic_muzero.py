@@ -37,7 +37,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, current_values, make_schedule, sync_scheduled
 from agents.ops.target_update import descend_with_target, init_target
-from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
+from agents.ops.two_hot import clamped_fraction, cross_entropy, num_atoms, two_hot, two_hot_mean
 from agents.ops.unrolled_targets import UnrolledTargets, scale_gradient, unrolled_priorities, unrolled_targets
 from agents.search.model import ILLEGAL, Latent, ModelStep, Root, SearchResult
 from agents.search.puct import PUCTConfig
@@ -58,7 +58,7 @@ class StochasticMuZeroConfig:
         temperature_schedule: Change of the temperature over the run.
         num_outcomes: C, outcomes of chance in the model.
         latent_size: D, numbers in a latent state.
-        value_limit: Largest rescaled value and reward that networks represent: 20 stands for about 430, 300 for about 64,000.
+        value_limit: Largest rescaled value and reward that networks represent: 20 stands for about 420, 300 for about 58,700.
         unroll_steps: K, steps of the model in a loss.
         n_step: Rewards of a value target before it bootstraps.
         discount: g, per env step.
@@ -320,6 +320,7 @@ def loss(
     metrics |= {
         "value/mean": mean(first_value),
         "value/target": mean(targets.value[0]),
+        "value/clamped_fraction": clamped_fraction(targets, limit),
         "replay/priority": mean(priority),
     }
     return metrics["loss/total"], (metrics, priority)

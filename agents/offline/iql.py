@@ -45,7 +45,7 @@ from envpool_bridge.spec.specs import EnvSpec
 
 @dataclasses.dataclass(frozen=True)
 class IQLConfig:
-    """Hyper-parameters; the defaults are those of the paper for locomotion.
+    """Hyper-parameters; the defaults are the paper's for locomotion, but normalized observations and a constant rate of the actor.
 
     Attributes:
         replay: Sizes and rates of the replay buffer; of a dataset only the batch size counts.
@@ -55,7 +55,8 @@ class IQLConfig:
         tau: Step size of the target critics towards the critics.
         expectile: Of the action values that V is fitted to: 0.5 the mean, towards 1 the maximum over recorded actions (0.9 for
             AntMaze).
-        inverse_temperature: beta, per reward unit: factor of advantages in the weights of recorded actions (10 for AntMaze).
+        inverse_temperature: beta, per reward unit: factor of advantages in the weights of recorded actions (10 for AntMaze). The
+            paper divides rewards by the dataset's range of returns and multiplies them by 1,000.
         max_weight: Largest weight of a recorded action.
         deterministic: Whether the policy is its mean, which a squared error fits to recorded actions, instead of a Gaussian.
         actor_learning_rate: Initial learning rate of the actor.

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import Array
+from agents.ops.returns import weighted_mean
+from agents.ops.unrolled_targets import UnrolledTargets
 from agents.ops.value_distributions import rescale, unrescale
 
 _EPSILON = 1e-3  # of `rescale`, as published
@@ -26,10 +28,17 @@ def two_hot(x: Array, limit: int) -> Array:
 
     Args:
         x: [...] float32. Numbers beyond the last atoms count as those.
-        limit: Largest atom, in rescaled units: 20 represents numbers up to about 430, 300 up to about 64,000.
+        limit: Largest atom, in rescaled units: 20 represents numbers up to about 420, 300 up to about 58,700.
     """
     position = jnp.clip(rescale(x, _EPSILON), -limit, limit) + limit
     return jnp.clip(1.0 - jnp.abs(position[..., None] - jnp.arange(num_atoms(limit))), 0.0, 1.0)
+
+
+def clamped_fraction(targets: UnrolledTargets, limit: int) -> Array:
+    """Returns the share of known values and rewards that `two_hot` clamps, a scalar."""
+    numbers = jnp.concatenate([targets.value, targets.reward])
+    known = jnp.concatenate([targets.known, targets.known[:-1]])
+    return weighted_mean(jnp.abs(rescale(numbers, _EPSILON)) > limit, known)
 
 
 def two_hot_mean(logits: Array) -> Array:

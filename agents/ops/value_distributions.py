@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from agents.api import Array
+from agents.api import Array, Metrics
+from agents.ops.returns import weighted_mean
 
 ValueType = Literal["scalar", "c51", "quantile"]
 
@@ -26,12 +27,15 @@ class ValueDistribution(NamedTuple):
             [...]) to the loss [...] and the priority [...]. The second outputs have no gradient. The reward is the sum of up to n
             rewards, the discount the factor of the bootstrap value, 0 after a terminal step. The priority is not negative and has
             no gradient.
+        clamped: Maps (outputs [..., K] at the bootstrap observation, reward [...], discount [...]) to the probability [...] of
+            returns beyond the outputs' range, which the loss clamps. None: the range has no end.
     """
 
     num_outputs: int
     mean: Callable[[Array], Array]
     backup: Callable[[Array, Array, Array], Array]
     loss: Callable[[Array, Array, Array, Array], tuple[Array, Array]]
+    clamped: Callable[[Array, Array, Array], Array] | None = None
 
 
 def make_value_distribution(config: Any) -> ValueDistribution:
@@ -41,6 +45,15 @@ def make_value_distribution(config: Any) -> ValueDistribution:
     if config.value_type == "quantile":
         return quantile_value(config.num_atoms, config.huber_delta)
     return scalar_value(config.huber_delta, config.value_rescale_epsilon)
+
+
+def clamped_fraction(
+    values: ValueDistribution, bootstrap: Array, reward: Array, discount: Array, weight: Array
+) -> Metrics:
+    """Returns the metric of clamped returns, a weighted mean, where the range of values has an end; otherwise none."""
+    if values.clamped is None:
+        return {}
+    return {"value/clamped_fraction": weighted_mean(values.clamped(bootstrap, reward, discount), weight)}
 
 
 def scalar_value(huber_delta: float | None = 1.0, rescale_epsilon: float | None = None) -> ValueDistribution:
@@ -88,7 +101,11 @@ def categorical_value(num_atoms: int, v_min: float, v_max: float) -> ValueDistri
         # Rounding may make a divergence of 0 negative.
         return cross_entropy, jnp.maximum(jax.lax.stop_gradient(cross_entropy + negative_entropy), 0.0)
 
-    return ValueDistribution(num_atoms, mean, _plain_backup, loss)
+    def clamped(bootstrap: Array, reward: Array, discount: Array) -> Array:
+        returns = reward[..., None] + discount[..., None] * support
+        return jnp.sum(jax.nn.softmax(bootstrap) * ((returns < v_min) | (returns > v_max)), axis=-1)
+
+    return ValueDistribution(num_atoms, mean, _plain_backup, loss, clamped)
 
 
 def quantile_value(num_quantiles: int, kappa: float = 1.0) -> ValueDistribution:

@@ -1,5 +1,7 @@
 """MuZero's loss against a loop over windows, its search, proposals and priorities."""
 
+# pyright: reportArgumentType=false, reportOptionalCall=false, reportAttributeAccessIssue=false
+
 import dataclasses
 from functools import partial
 
@@ -145,7 +147,7 @@ def test_value_prefixes_are_sums_of_rewards_of_an_lstm():
 
 
 def test_value_prefix_loss_has_summed_targets():
-    config = dataclasses.replace(CONFIG, value_prefix=True)
+    config = dataclasses.replace(CONFIG, value_prefix=True, value_limit=1)
     muzero = build_muzero(config, DISCRETE, NETWORK)
     network, net = muzero.net.init(jax.random.key(0)), muzero.net
     window = windows(make_muzero(config, DISCRETE, NETWORK), DISCRETE)
@@ -160,6 +162,10 @@ def test_value_prefix_loss_has_summed_targets():
             part += targets.known[k, row] / K * cross_entropy(logits, two_hot(jnp.float32(total), config.value_limit))
         expected.append(part)
     np.testing.assert_allclose(metrics["loss/reward"], np.average(expected, weights=targets.known[0]), rtol=1e-5)
+    numbers = np.concatenate([targets.value, np.cumsum(targets.reward, axis=0)])
+    clamped = np.sqrt(np.abs(numbers) + 1) - 1 + 0.001 * np.abs(numbers) > 1
+    share = np.average(clamped, weights=np.concatenate([targets.known, targets.known[:-1]]))
+    assert 0 < share == pytest.approx(float(metrics["value/clamped_fraction"]), rel=1e-5)
 
 
 def test_consistency_loss_equals_a_loop_over_windows():

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from agents.ops.two_hot import cross_entropy, num_atoms, two_hot, two_hot_mean
+from agents.ops.two_hot import clamped_fraction, cross_entropy, num_atoms, two_hot, two_hot_mean
+from agents.ops.unrolled_targets import UnrolledTargets
 
 
 @pytest.mark.parametrize("size", [0.0, 0.3, 1.0, 25.0, 999.0, 1e4])
@@ -26,8 +27,13 @@ def test_probability_is_divided_between_the_two_nearest_atoms():
     np.testing.assert_allclose(two_hot(jnp.array(-8.75), limit=3), expected[::-1], atol=1e-6)
 
 
-def test_numbers_beyond_the_last_atom_count_as_it():
+def test_numbers_beyond_the_last_atom_count_as_it_and_are_counted():
     np.testing.assert_array_equal(two_hot(jnp.array(1e6), limit=2), [0, 0, 0, 0, 1])
+    # sqrt(422.43 + 1) - 1 + 0.42243 = 20: an atom of 20 stands for 422.4. Unknown numbers do not count.
+    value, reward = np.array([[422.0, 423.0], [-1e6, 1e6], [0.0, 1.0]]), np.array([[-423.0, 0.0], [5.0, 1e6]])
+    known = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    targets = UnrolledTargets(*(jnp.asarray(x, jnp.float32) for x in (reward, value, known, known)))
+    np.testing.assert_allclose(clamped_fraction(targets, limit=20), 3 / 7, rtol=1e-6)
 
 
 def test_cross_entropy_is_that_of_the_definition():

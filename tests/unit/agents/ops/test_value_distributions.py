@@ -1,5 +1,7 @@
 """Losses of action values against loops in double precision, hand values and rlax."""
 
+# pyright: reportArgumentType=false
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from agents.ops.value_distributions import (
     categorical_value,
+    clamped_fraction,
     huber,
     project,
     quantile_huber,
@@ -64,6 +67,11 @@ def test_c51_loss_and_priority_match_reference():
     entropy = -np.sum(np.where(target > 0, target * np.log(np.maximum(target, 1e-300)), 0.0), -1)
     np.testing.assert_allclose(priority, -(target * log_probs).sum(-1) - entropy, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(values.mean(taken), (softmax(taken) * SUPPORT).sum(-1), rtol=1e-4, atol=1e-6)
+    returns, weight = reward[:, None] + discount[:, None] * SUPPORT, RNG.integers(0, 2, 20).astype(np.float32)
+    beyond = (softmax(following) * ((returns < LOW) | (returns > HIGH))).sum(-1)
+    counted = clamped_fraction(values, following, reward, discount, weight)
+    np.testing.assert_allclose(counted["value/clamped_fraction"], (beyond * weight).sum() / weight.sum(), rtol=1e-4)
+    assert clamped_fraction(scalar_value(), following[:, :1], reward, discount, weight) == {}
 
 
 def test_quantiles_are_fitted_as_rlax_and_the_loop_do():

@@ -1,5 +1,7 @@
 """The terminal's view and the plain line, made without a terminal."""
 
+# pyright: reportArgumentType=false
+
 import dataclasses
 import io
 import math
@@ -84,6 +86,7 @@ def test_what_failed_is_shown_and_only_then():
         "learner/nonfinite_updates_total": 2.0,
         "checkpoint/failed_saves_total": 5.0,
         "metrics/dropped_records_total": 6.0,
+        "fox/value/clamped_fraction": 0.25,
     }
     well, ill = shown(render_panel(state(**WELL))), shown(render_panel(state(**WELL, **bad)))
     assert well == ill[: len(well)]
@@ -92,6 +95,7 @@ def test_what_failed_is_shown_and_only_then():
         assert words in told
     assert "5 checkpoints could not be written" in told
     assert "6 dropped" in told
+    assert "25% of value targets" in told
 
 
 def test_view_is_ascii_without_unicode():
