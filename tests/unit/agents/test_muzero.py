@@ -152,6 +152,7 @@ def test_value_prefix_loss_has_summed_targets():
     network, net = muzero.net.init(jax.random.key(0)), muzero.net
     window = windows(make_muzero(config, DISCRETE, NETWORK), DISCRETE)
     targets = value_targets(muzero, network, window, jnp.int32(0))
+    targets = targets._replace(reward=5.0 * targets.reward)
     _, (metrics, _) = loss(muzero, network, window, targets, np.ones(N, np.float32))
     features, expected = muzero.actions.features(window.action), []
     for row in range(N):

@@ -27,7 +27,7 @@ def test_probability_is_divided_between_the_two_nearest_atoms():
     np.testing.assert_allclose(two_hot(jnp.array(-8.75), limit=3), expected[::-1], atol=1e-6)
 
 
-def test_numbers_beyond_the_last_atom_count_as_it_and_are_counted():
+def test_numbers_beyond_the_last_atom_count_as_it():
     np.testing.assert_array_equal(two_hot(jnp.array(1e6), limit=2), [0, 0, 0, 0, 1])
     # sqrt(422.43 + 1) - 1 + 0.42243 = 20: an atom of 20 stands for 422.4. Unknown numbers do not count.
     value, reward = np.array([[422.0, 423.0], [-1e6, 1e6], [0.0, 1.0]]), np.array([[-423.0, 0.0], [5.0, 1e6]])
