@@ -9,8 +9,10 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "MANIFEST.json"
+EXPERIENCE = "experience.bin"
+"""File of experience, which only the newest checkpoint of a run keeps: it may be missing."""
 STEP = re.compile("0|[1-9][0-9]*")
 """Names of complete checkpoints."""
 UNFINISHED = re.compile(r"\.(0|[1-9][0-9]*)(\.replaced)?\.tmp")
@@ -68,14 +70,21 @@ def list_steps(directory: Path) -> list[int]:
         return []
 
 
-def verify_files(path: Path, manifest: Mapping[str, Any]) -> None:
+def verify_files(path: Path, manifest: Mapping[str, Any], with_experience: bool = True) -> None:
     """Compares every file of a checkpoint with its manifest.
+
+    Args:
+        path: directory of the checkpoint.
+        manifest: contents of its manifest.
+        with_experience: Whether to read experience, too.
 
     Raises:
         CorruptCheckpointError: a file is missing, added or changed.
     """
-    files = manifest["files"]
-    present = set(list_files(path)) - {MANIFEST}
+    files, present = dict(manifest["files"]), set(list_files(path)) - {MANIFEST}
+    if EXPERIENCE in files and (not with_experience or EXPERIENCE not in present):
+        present.discard(EXPERIENCE)
+        del files[EXPERIENCE]
     if present != set(files):
         raise CorruptCheckpointError(f"{path}: files differ from the manifest: {sorted(present ^ set(files))}")
     for name, digest in files.items():

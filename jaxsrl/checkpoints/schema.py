@@ -115,12 +115,17 @@ def validate_stored_arrays(path: Path, schema: Mapping[str, Form], state: Path, 
                 f"{path}: array {name} has the shape and dtype {_shown(expected.get(name))} in the manifest and "
                 f"{_shown(actual.get(name))} on the disk"
             )
-    needed, free = sum(math.prod(shape) * dtype.itemsize for shape, dtype in expected.values()), free_host_bytes()
+    needed, free = sum(map(num_bytes, expected.values())), free_host_bytes()
     if free is not None and needed > free:
         raise UserError(
             f"{path}: the arrays need {needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB are free: "
             f"use a machine with more, or save without experience (--checkpoint.no-include-replay)"
         )
+
+
+def num_bytes(form: Form) -> int:
+    """Returns the bytes of an array of this shape and dtype."""
+    return math.prod(form[0]) * form[1].itemsize
 
 
 def _shown(form: Form | None) -> str:

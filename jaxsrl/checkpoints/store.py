@@ -1,13 +1,15 @@
 """Checkpoint store: an Orbax directory with a manifest that proves it intact.
 
-`checkpoints/<updates>/` holds `state/` (Orbax) and `MANIFEST.json`: sha256 of every file, shape and dtype of every array,
-versions of the writers, the run's metadata, and a sha256 of all that. Everything is written under a temporary name, synced to
-disk and renamed: a directory whose name is a number is complete. Restoring tries the newest first until one verifies. Damaged
-ones are moved to `quarantine/`. Nothing is pickled, so reading a checkpoint runs no code from it. Its metadata name an agent
-and an environment; `jaxsrl.evaluation.load_agent` decides what may be made from those names.
+`checkpoints/<updates>/` holds `state/` (Orbax), experience in a file of its own and `MANIFEST.json`: sha256 of every file, shape
+and dtype of every array, versions of the writers, the run's metadata, and a sha256 of all that. Everything is written under a
+temporary name, synced to disk and renamed: a directory whose name is a number is complete. Restoring tries the newest first until
+one verifies. Damaged ones are moved to `quarantine/`. Only the newest one keeps its experience. Nothing is pickled, so reading a
+checkpoint runs no code from it. Its metadata name an agent and an environment; `jaxsrl.evaluation.load_agent` decides what may be
+made from those names.
 """
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -22,7 +24,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from envpool_bridge.errors import UserError
+from jaxsrl.checkpoints.experience import map_experience, write_experience
 from jaxsrl.checkpoints.manifest import (
+    EXPERIENCE,
     FORMAT,
     MANIFEST,
     UNFINISHED,
@@ -35,6 +39,7 @@ from jaxsrl.checkpoints.manifest import (
     sign_manifest,
     verify_files,
 )
+from jaxsrl.checkpoints.names import REPLAY
 from jaxsrl.checkpoints.schema import (
     Form,
     read_form,
@@ -123,6 +128,9 @@ class CheckpointStore:
         if len(steps) > self._keep:  # directories of others that have numbers as names do not count
             steps = [each for each in steps if is_checkpoint(self.directory / str(each))]
         self.remove(*steps[: -self._keep])
+        if (path / EXPERIENCE).exists():
+            for each in {*steps[-self._keep :]} - {step}:
+                self._remove_experience(each)
         return path
 
     def replace_all(self, step: int, arrays: Arrays, metadata: Mapping[str, Any]) -> None:
@@ -151,14 +159,14 @@ class CheckpointStore:
         _sync(self.directory.parent)
         self._remove_unfinished()
         temporary.mkdir()
-        # Orbax cannot store arrays without elements; the schema stores their shape and dtype.
-        checkpointer = _make_checkpointer()
-        checkpointer.save(temporary.resolve() / "state", {name: x for name, x in arrays.items() if x.size})
-        checkpointer.close()
+        _write_state(temporary / "state", arrays)
+        files = {name: file_sha256(temporary / name) for name in list_files(temporary)}
+        if experience := {name: x for name, x in arrays.items() if name.startswith(REPLAY)}:
+            files[EXPERIENCE] = write_experience(temporary / EXPERIENCE, experience)
         manifest = {
             "format": FORMAT,
             "step": step,
-            "files": {name: file_sha256(temporary / name) for name in list_files(temporary)},
+            "files": files,
             "schema": {name: {"shape": list(x.shape), "dtype": x.dtype.name} for name, x in arrays.items()},
             "versions": dict(_read_versions()),
             "metadata": dict(metadata),
@@ -175,6 +183,12 @@ class CheckpointStore:
         temporary.rename(final)
         _sync(self.directory)
         return final
+
+    def _remove_experience(self, step: int) -> None:
+        """Deletes the experience of a checkpoint of the run."""
+        with contextlib.suppress(OSError):
+            if is_checkpoint(path := self.directory / str(step)):
+                (path / EXPERIENCE).unlink(missing_ok=True)
 
     def _unfinished(self, step: int) -> Path:
         return self.directory / f".{step}.tmp"
@@ -260,35 +274,40 @@ class CheckpointStore:
         return quarantine
 
 
-def load_in_use(path: Path) -> tuple[Arrays, dict[str, Any]]:
+def load_in_use(path: Path, with_experience: bool = False) -> tuple[Arrays, dict[str, Any]]:
     """Returns what `load_checkpoint` returns, of a checkpoint of a run that may train.
 
     Raises:
-        RemovedCheckpointError: the run removed or replaced it meanwhile.
+        RemovedCheckpointError: the run removed or replaced it, or its experience, meanwhile.
         CorruptCheckpointError: it is damaged.
         UserError: it has another format.
     """
-    inode = _inode(path)
+    inode, had_experience = _inode(path), (path / EXPERIENCE).exists()
     try:
-        return _load_of_store(path)
+        return _load_of_store(path, with_experience=with_experience)
     except (CorruptCheckpointError, UserError, OSError) as error:
-        if inode is None or _inode(path) != inode:
+        if inode is None or _inode(path) != inode or had_experience != (path / EXPERIENCE).exists():
             raise RemovedCheckpointError(f"{path} was removed or replaced while it was read") from error
         raise
 
 
-def _load_of_store(path: Path, validate: ValidateFn | None = None) -> tuple[Arrays, dict[str, Any]]:
+def _load_of_store(
+    path: Path, validate: ValidateFn | None = None, with_experience: bool = True
+) -> tuple[Arrays, dict[str, Any]]:
     if not (path / MANIFEST).is_file():
         raise CorruptCheckpointError(f"{path}: {MANIFEST} is missing")
-    return load_checkpoint(path, validate)
+    return load_checkpoint(path, validate, with_experience)
 
 
-def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arrays, dict[str, Any]]:
+def load_checkpoint(
+    path: Path, validate: ValidateFn | None = None, with_experience: bool = True
+) -> tuple[Arrays, dict[str, Any]]:
     """Returns arrays and metadata of one checkpoint directory, verified.
 
     Args:
         path: the directory.
         validate: raises if the arrays, by name, do not have the expected shapes and dtypes; called before they are read.
+        with_experience: Whether to return experience, as read-only views of its file, if the checkpoint still has it.
 
     Raises:
         UserError: the path is no checkpoint.
@@ -299,15 +318,28 @@ def load_checkpoint(path: Path, validate: ValidateFn | None = None) -> tuple[Arr
     validate_manifest(path, manifest)
     reject_links(path)
     schema = {name: read_form(f"{path}: array {name}", form) for name, form in manifest["schema"].items()}
-    verify_files(path, manifest)
+    verify_files(path, manifest, with_experience)
+    has_experience = with_experience and (path / EXPERIENCE).exists()
+    experience = {name: form for name, form in schema.items() if name.startswith(REPLAY)}
+    state = {name: form for name, form in schema.items() if name not in experience}
     if validate is not None:
-        validate(schema)
-    return _read_arrays(path, schema), manifest["metadata"]
+        validate(schema if has_experience else state)
+    mapped = map_experience(path / EXPERIENCE, experience) if has_experience else {}
+    return {**_read_arrays(path, state), **mapped}, manifest["metadata"]
 
 
 @functools.cache  # 20 ms of searching for packages
 def _read_versions() -> tuple[tuple[str, str], ...]:
     return tuple((name, find_version(name)) for name in WRITTEN_BY)
+
+
+def _write_state(path: Path, arrays: Arrays) -> None:
+    """Writes all arrays but experience by Orbax. It cannot store those without elements; the schema has their shape and dtype."""
+    checkpointer = _make_checkpointer()
+    checkpointer.save(path.resolve(), {name: x for name, x in arrays.items() if x.size and not name.startswith(REPLAY)})
+    checkpointer.close()
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc keeps Orbax's buffers otherwise
+        trim(0)
 
 
 def _make_checkpointer() -> ocp.Checkpointer:

@@ -41,8 +41,8 @@ def record_replay(loaded: LoadedAgent, out: Path, origin: dict[str, Any]) -> Dat
     arrays = _read_arrays(loaded.checkpoint)
     if not any(name.startswith(REPLAY) for name in arrays):
         raise UserError(
-            f"{loaded.checkpoint} has no replay buffer: expected the checkpoint of a run that learns from replay and has "
-            f"checkpoint.include_replay; models have none"
+            f"{loaded.checkpoint} has no replay buffer: expected the newest checkpoint of a run that learns from replay and has "
+            f"checkpoint.include_replay; older ones and models have none; if the run trains, record again"
         )
     if not isinstance(loaded.agent, ReplayAgent):
         raise UserError(
@@ -62,7 +62,7 @@ def record_replay(loaded: LoadedAgent, out: Path, origin: dict[str, Any]) -> Dat
 def _read_arrays(checkpoint: Path) -> Arrays:
     """Reads the checkpoint that the agent is from; a run that trains may have a newer one by now."""
     try:
-        return load_in_use(checkpoint)[0]
+        return load_in_use(checkpoint, with_experience=True)[0]
     except RemovedCheckpointError as error:
         raise UserError(
             f"the run removed {checkpoint} before its replay buffer was read: record again, or let the run keep more checkpoints "

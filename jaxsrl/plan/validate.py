@@ -7,6 +7,8 @@ from jaxsrl.plan.cost.channel_bytes import ReplayBytes
 from jaxsrl.plan.fragment import EACH_GROUP, Carries, Channel, Devices, Fragment, FragmentKind, Processes, WhenFull
 from jaxsrl.plan.plan import Plan, nearest_multiple
 
+SAVING_BYTES = 300 * 2**20
+"""Most memory that a checkpoint takes in addition to experience: pieces that are copied, and buffers of Orbax."""
 _BLOCK = "use WhenFull.BLOCK (--learner.when-full block)"
 
 
@@ -76,7 +78,7 @@ def _validate_object_stores(plan: Plan, layout: SlotLayout, resources: Resources
 
 
 def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources) -> None:
-    """Rejects experience that the memory which is to keep it has no room for.
+    """Rejects experience that the memory which is to keep it has no room for; on this machine, also room to save it.
 
     Raises:
         UserError: says how many bytes are wanted and free, and what makes them fewer.
@@ -85,11 +87,11 @@ def validate_replay_memory(plan: Plan, replay: ReplayBytes, resources: Resources
     if fragment is None:
         return
     where = f"plan {plan.name}: fragment {fragment.name}"
-    free, share, place = resources.host_memory_bytes, replay.held, "this machine's memory"
+    free, share, place = resources.host_memory_bytes, replay.held + SAVING_BYTES, "this machine's memory"
     hint = "use a smaller --agent.replay.capacity"
     node = next((node for node in resources.nodes if node.name in fragment.nodes), None)
     if node is not None and node.memory_bytes is not None:  # else a node of --cluster.address local: on this machine
-        free, place = node.memory_bytes, f"the memory of node {node.name}"
+        free, share, place = node.memory_bytes, replay.held, f"the memory of node {node.name}"
     if isinstance(fragment.placement, Devices) and resources.device_memory_bytes is not None:
         number = len(fragment.placement.indices)
         free, share, place = resources.device_memory_bytes, -(-replay.held // number), "each device's memory"

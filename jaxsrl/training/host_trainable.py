@@ -102,6 +102,8 @@ class HostTrainable(Trainable):
         dump = setup.directory.path / _NOT_FINITE_BATCH if has_all_rows else None
         watch = FiniteWatch(setup.config.learner.max_nonfinite_updates, dump)
         self._learner = make_learner(setup, collector, progress, self._program, self._replay, watch)
+        if holds_buffer(progress.state.extra):
+            progress.state = self._learner.state  # else restored experience stays in memory
         if not setup.spec.levels and {*progress.reset.stages, *self._stages()} - {setup.spec.stage}:
             self._staged_collector()  # raises here instead of continuing at the first stage
         self._recorder = make_recorder(setup, progress.log)

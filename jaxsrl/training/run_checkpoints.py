@@ -172,7 +172,7 @@ class RunCheckpoints:
         for each in damaged:
             setup.log(f"damaged checkpoint skipped: {each}")
         setup.log(f"{problem}{batch}: resumes from what the checkpoint of update {step} had learned")
-        learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays))
+        learner.restore_learned(restore_state(setup.agent, setup.keys.init, arrays, with_replay=False))
         self._rolled_back_at, self._rolled_back_to = learner.num_updates, step
         self.saved_update, self._saved_finite = step, learner.stats.finite
         if self._coordinator.is_main:
@@ -217,7 +217,10 @@ class RunCheckpoints:
         """Returns the arrays of a checkpoint from which this run continues; logs what is missing."""
         setup = self._setup
         if setup.plan.replay is not None and not holds_replay(arrays):
-            setup.log("the checkpoint holds no experience (--checkpoint.no-include-replay): replay starts empty")
+            setup.log(
+                "the checkpoint holds no experience (only the newest one has it, without --checkpoint.no-include-replay): replay "
+                "starts empty"
+            )
         if setup.config.checkpoint.partial_restore:
             arrays = self._select_fitting(arrays)
         has_same_env, has_same_seed = self._has_same_environments(metadata)

@@ -196,10 +196,11 @@ def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[st
     return leaf_forms(experience(extra), REPLAY) if holds_buffer(extra) else {}
 
 
-def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerState:
+def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays, with_replay: bool = True) -> LearnerState:
     """Returns the learner state alone, which is all that evaluation needs.
 
-    An agent with replay around it gets its experience back if the arrays have it, and starts with none if not.
+    An agent with replay around it gets its experience back if the arrays have it, and starts with none if not; without
+    `with_replay` the state has no experience.
 
     Raises:
         UserError: the arrays are of another network or algorithm.
@@ -208,7 +209,7 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays) -> LearnerSta
     learned = _zeros(inner_state(template))
     factors = {name: np.ones((), np.float32) for name in _missing_factors(leaf_forms(learned, LEARNER), arrays)}
     state: LearnerState = unflatten(learned, {**arrays, **factors}, LEARNER)
-    if not holds_buffer(template.extra):
+    if not with_replay or not holds_buffer(template.extra):
         return state
     kept = (
         restore_buffer(experience(template.extra), arrays)
@@ -256,18 +257,22 @@ def restore_buffer(template: Any, arrays: Arrays) -> Any:
     """Returns the experience that a checkpoint holds, in numpy arrays.
 
     Args:
-        template: a buffer of the same shapes; its values do not matter.
+        template: shapes of a buffer.
         arrays: the checkpoint.
 
     Raises:
         UserError: it is of other sizes.
     """
-    return unflatten(_zeros(template), arrays, REPLAY)
+    return unflatten(template, arrays, REPLAY)
 
 
 def buffer_to_arrays(buffer: Any) -> Arrays:
-    """Returns experience by name, as `restore_buffer` finds it."""
-    return flatten(jax.device_get(buffer), REPLAY)
+    """Returns experience by name, as `restore_buffer` finds it. Arrays on devices stay there."""
+    leaves = jax.tree_util.tree_flatten_with_path(buffer)[0]
+    return {
+        f"{REPLAY}{jax.tree_util.keystr(path)}": leaf if hasattr(leaf, "nbytes") else np.asarray(leaf)
+        for path, leaf in leaves
+    }
 
 
 def _missing_factors(expected: Iterable[str], saved: Container[str]) -> list[str]:

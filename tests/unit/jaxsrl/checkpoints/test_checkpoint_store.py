@@ -194,7 +194,7 @@ def test_a_checkpoint_replaced_while_read_is_not_called_damaged(tmp_path, monkey
     monkeypatch.setattr(
         jaxsrl.checkpoints.store,
         "verify_files",
-        lambda path, manifest: (store.save(1, small(2), {}), original(path, manifest)),
+        lambda path, manifest, *options: (store.save(1, small(2), {}), original(path, manifest, *options)),
     )
     with pytest.raises(RemovedCheckpointError, match="removed or replaced while it was read"):
         load_in_use(path)

@@ -54,10 +54,13 @@ def test_replay_is_of_the_loaded_checkpoint(tmp_path, monkeypatch, capsys):
         save(tmp_path / "run", 3)
         return loaded
 
-    monkeypatch.setattr(jaxsrl.evaluation.load_agent, "load_agent", load_and_train)
+    with monkeypatch.context() as patched:
+        patched.setattr(jaxsrl.evaluation.load_agent, "load_agent", load_and_train)
+        with pytest.raises(UserError, match="older ones and models have none; if the run trains, record again"):
+            Record(tmp_path / "run", tmp_path / "set", replay=True, json=True).run()
     Record(tmp_path / "run", tmp_path / "set", replay=True, json=True).run()
-    assert json.loads(capsys.readouterr().out)["origin"]["update"] == 2
-    assert open_dataset(tmp_path / "set").manifest.num_steps == 2 * LENGTH
+    assert json.loads(capsys.readouterr().out)["origin"]["update"] == 3
+    assert open_dataset(tmp_path / "set").manifest.num_steps == 3 * LENGTH
     loaded = load_agent(tmp_path / "run")
     assert loaded.update == 3
     with monkeypatch.context() as patched:

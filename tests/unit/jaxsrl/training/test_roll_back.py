@@ -40,7 +40,9 @@ class Skipping(Counter):
 @pytest.fixture(autouse=True)
 def fits(monkeypatch):
     """Every checkpoint fits the counter."""
-    monkeypatch.setattr("jaxsrl.training.run_checkpoints.restore_state", lambda agent, key, arrays: int(arrays["n"]))
+    monkeypatch.setattr(
+        "jaxsrl.training.run_checkpoints.restore_state", lambda agent, key, arrays, **options: int(arrays["n"])
+    )
     monkeypatch.setattr("jaxsrl.training.run_checkpoints.RunCheckpoints._select", lambda self, arrays, metadata: arrays)
 
 

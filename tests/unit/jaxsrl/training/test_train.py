@@ -266,7 +266,9 @@ def test_loop_rolls_back_a_learner_that_is_stuck(tmp_path):
 
 def test_rollback_goes_to_before_all_skipped_updates(tmp_path, monkeypatch):
     """Of updates 6 to 10 two are skipped, and those between took no gradient step: checkpoint 8 holds what diverged."""
-    monkeypatch.setattr("jaxsrl.training.run_checkpoints.restore_state", lambda agent, key, arrays: int(arrays["n"]))
+    monkeypatch.setattr(
+        "jaxsrl.training.run_checkpoints.restore_state", lambda agent, key, arrays, **options: int(arrays["n"])
+    )
     restored = []
 
     def skip(number):

@@ -143,7 +143,10 @@ def test_memory_of_local_nodes_is_looked_for_here():
     local = tuple(Node(node.name, node.num_cores) for node in NODES)
     with pytest.raises(UserError, match="bytes of this machine's memory, of which 10 are free"):
         validate_replay_memory(plan, held, Resources(8, "cpu", 1, host_memory_bytes=10, nodes=local))
-    validate_replay_memory(plan, held, Resources(8, "cpu", 1, host_memory_bytes=held.held, nodes=local))
+    needed = held.held + 300 * 2**20  # with what a checkpoint takes
+    validate_replay_memory(plan, held, Resources(8, "cpu", 1, host_memory_bytes=needed, nodes=local))
+    with pytest.raises(UserError, match=f"takes {needed:,} bytes of this machine's memory"):
+        validate_replay_memory(plan, held, Resources(8, "cpu", 1, host_memory_bytes=needed - 1, nodes=local))
     layout = agent_layout(SPEC, plan.shape, AGENT)
     slots = layout.total_bytes * plan.environments.replicas
     validate_memory(plan, layout, Resources(8, "cpu", 1, shared_memory_bytes=slots, nodes=local))
