@@ -2,12 +2,14 @@
 
 One process steps one environment with random actions, resets included, against the 257 env steps/s that the original code did
 (2 against 2 on random walls, one process, through a shim of its old MuJoCo bindings, on a machine of two shared cores). The
-pool's two workers are compared, in turns of the same run, with twice one worker, and with two bare processes at the same time.
+planar engine steps 32 environments in turn with it. The pool's two workers are compared, in turns of the same run, with twice
+one worker, and with two bare processes at the same time.
 """
 
 import contextlib
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import time
@@ -18,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from envpool_bridge.envs.config import EnvConfig
-from envpool_bridge.envs.protocol import GymnasiumReset
+from envpool_bridge.envs.protocol import GymnasiumReset, first_rows, step_rows
 from envpool_bridge.envs.suites.hide_and_seek import GAMES
 from envpool_bridge.pool import EnvPool, PoolOptions
-from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.shm.layout import PoolShape, make_layout
+from envpool_bridge.shm.slots import allocate_slots
 from envpool_bridge.spec.tree import write
 from jaxsrl.bench.processes import answering_processes, speed_of_all
 from jaxsrl.bench.random_actions import random_actions
@@ -54,18 +57,44 @@ class _Bare:
         return done / (time.perf_counter() - start), done / (time.process_time() - busy)
 
 
+class _Planar:
+    """Environments of the planar engine, stepped as a worker of the pool steps them."""
+
+    def __init__(self, game: str, envs: int = 32) -> None:
+        source = EnvConfig(game, "hide_and_seek", '{"engine": "planar"}').source()
+        spec = source.spec()
+        self._envs, count = envs, envs * spec.rows_per_env
+        self._slot = allocate_slots(make_layout(spec, PoolShape(1, 1, 1, count, 1, 1), {}))[0]
+        self._rows = source.make_rows(range(count), 0, False)
+        self._rows.reset(GymnasiumReset(tuple(range(count))), first_rows(self._slot))
+        self._actions = random_actions(spec, count)
+        self._place = 0
+
+    def run(self, seconds: float) -> tuple[float, float]:
+        """Env steps a second, of the clock and of the processor."""
+        out, done, start, busy = step_rows(self._slot, 0), 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - start < seconds:
+            self._place = (self._place + 1) % len(self._actions)
+            self._rows.step(self._actions[self._place], out)
+            done += self._envs
+        return done / (time.perf_counter() - start), done / (time.process_time() - busy)
+
+
 def bench_hide_and_seek(game: str, seconds: float, rounds: int = 5) -> dict[str, Any]:
     """Medians over rounds, of `seconds` in all for each contender; ratios are medians of the rounds' ratios."""
-    bare = _Bare(game, 0)
+    bare, planar = _Bare(game, 0), _Planar(game)
     bare.run(0.5)
+    planar.run(0.5)
     each = seconds / rounds
     alone: list[tuple[float, float]] = []
+    of_planar: list[tuple[float, float]] = []
     parallel: dict[str, list[float]] = {"pool_1": [], "pool_2": [], "bare_1": [], "bare_2": []}
     with contextlib.ExitStack() as stack:
         contenders = {f"pool_{n}": stack.enter_context(_pool(game, n)) for n in (1, 2)}
         contenders |= {f"bare_{n}": stack.enter_context(_bare_processes(game, n)) for n in (1, 2)}
         for _ in range(rounds):
             alone.append(bare.run(each))
+            of_planar.append(planar.run(each))
             for name, run in contenders.items():
                 parallel[name].append(run(each))
 
@@ -73,10 +102,15 @@ def bench_hide_and_seek(game: str, seconds: float, rounds: int = 5) -> dict[str,
         return statistics.median(a / (factor * b) for a, b in zip(parallel[above], parallel[below], strict=True))
 
     speed, per_processor_second = (statistics.median(values) for values in zip(*alone, strict=True))
+    planar_speed, planar_per_processor_second = (statistics.median(values) for values in zip(*of_planar, strict=True))
     return {
         "game": game,
         "env_steps_per_second": speed,
         "env_steps_per_processor_second": per_processor_second,
+        "planar_env_steps_per_second": planar_speed,
+        "planar_env_steps_per_processor_second": planar_per_processor_second,
+        "planar_ratio": statistics.median(b[1] / a[1] for a, b in zip(alone, of_planar, strict=True)),
+        "load": os.getloadavg()[0],
         "ratio_to_original": speed / ORIGINAL_STEPS_PER_SECOND,
         "shares_of_a_step": _shares(bare, each),
         **{f"{name}_env_steps_per_second": statistics.median(values) for name, values in parallel.items()},

@@ -2,7 +2,8 @@
 
 The limit is the same number of bare processes. Each steps the same number of the same environments with random actions, without
 communication. For a native vector environment (suites "envpool", "atari_vector", "gymnasium_vector") it is the same vector
-alone in one process. Contenders alternate in short rounds, so drift of the machine's speed affects all of them. Their order is
+alone in one process. For several agents, whose rows are agents, as many processes step their rows without a pool.
+Contenders alternate in short rounds, so drift of the machine's speed affects all of them. Their order is
 random in each round. The start of each turn is not counted.
 """
 
@@ -21,6 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from envpool_bridge.envs.config import EnvConfig, Suite
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
+from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.protocol import EnvSource, GymnasiumReset, first_rows, step_rows
 from envpool_bridge.envs.vector_env import VectorSource
 from envpool_bridge.errors import UserError
@@ -66,19 +68,22 @@ class PoolSizes:
     lanes_per_worker: int = 1
     workers_per_lane: int = 0
 
-    def make_shape(self) -> PoolShape:
+    def make_shape(self, rows_per_env: int = 1) -> PoolShape:
         """Returns the shape of the pool; raises UserError if the lanes do not divide a worker's environments."""
         lanes, envs = self.lanes_per_worker, self.envs_per_worker
         if envs % lanes:
             raise UserError(f"envs_per_worker must divide by lanes_per_worker: got {envs} and {lanes}")
         workers_per_lane = self.workers_per_lane or self.workers
-        return PoolShape(self.workers, lanes, workers_per_lane, envs // lanes, _ROLLOUT_LENGTH, _NUM_SLOTS)
+        return PoolShape(
+            self.workers, lanes, workers_per_lane, envs // lanes * rows_per_env, _ROLLOUT_LENGTH, _NUM_SLOTS
+        )
 
 
 def bench_pool(
     sizes: PoolSizes,
     env: str = "CartPole-v1",
     suite: Suite = "auto",
+    kwargs: str = "{}",
     competing_processes: int = 0,
     seconds: float = 5.0,
     rounds: int = 40,
@@ -87,13 +92,15 @@ def bench_pool(
 
     Environments that are made one by one are compared with bare processes, SyncVectorEnv, AsyncVectorEnv and, if installed,
     stable-baselines3's SubprocVecEnv and PufferLib's Multiprocessing. PoolVectorEnv and SyncVectorEnv run in the modes NEXT_STEP
-    and SAME_STEP. A reset counts as an env step in both. A native vector environment (best with one worker) is compared with
-    itself alone. So is "in_process": without workers, as the plan "serial" steps it.
+    and SAME_STEP. A reset counts as an env step in both. With several agents, each agent's is one.
+    A native vector environment (best with one worker) is compared with itself alone. So is "in_process": without workers,
+    as the plan "serial" steps it.
 
     Args:
         sizes: numbers of processes and environments.
         env: environment id.
         suite: as in EnvConfig.
+        kwargs: likewise.
         competing_processes: processes that compute all the time, as other users' work does.
         seconds: counted time of each contender; a fifth of it runs uncounted before.
         rounds: turns over which the seconds are divided. More turns average more of the machine's other load.
@@ -104,10 +111,10 @@ def bench_pool(
     Raises:
         UserError: the sizes do not divide, or no processes step the environment.
     """
-    shape = sizes.make_shape()
-    config = EnvConfig(env, suite=suite).with_suite()
+    config = EnvConfig(env, suite, kwargs).with_suite()
     source = config.source()
     spec = source.spec()
+    shape = sizes.make_shape(spec.rows_per_env)
     with contextlib.ExitStack() as stack:
         contenders = _contenders(config, source, spec, shape)
         steppers = {name: stack.enter_context(contender) for name, contender in contenders.items()}
@@ -117,6 +124,7 @@ def bench_pool(
         turns = {name: partial(_take_turn, stepper, seconds / rounds) for name, stepper in steppers.items()}
         results = take_turns(turns, rounds, random.Random(0).shuffle)
     settings = {**dataclasses.asdict(sizes), "competing_processes": competing_processes}
+    settings |= {"kwargs": config.kwargs, "rows_per_env": spec.rows_per_env}
     return {"env_id": env, "suite": config.suite, **settings, **_summarize(results, spec), "rounds": results}
 
 
@@ -127,8 +135,12 @@ def _contenders(env: EnvConfig, source: EnvSource, spec: EnvSpec, shape: PoolSha
     if isinstance(source, VectorSource):
         in_process = _in_this_process(source, spec, PoolShape(1, 1, 1, total, _ROLLOUT_LENGTH, _NUM_SLOTS))
         native = partial(gymnasium_vector, partial(source.make_vector_env, total))
-        alone = in_own_process(f"a process of {env.id} alone", native)
-        return {**pool, "in_process": in_process, "native": alone}
+        vector_alone = in_own_process(f"a process of {env.id} alone", native)
+        return {**pool, "in_process": in_process, "native": vector_alone}
+    if isinstance(source, ParallelSource):
+        alone = PoolShape(1, 1, 1, total // shape.num_workers, _ROLLOUT_LENGTH, _NUM_SLOTS)
+        step_alone = partial(_in_this_process, source, spec, alone)
+        return {**pool, "limit": in_own_process(f"a process of {env.id} alone", step_alone, shape.num_workers)}
     if not isinstance(source, GymnasiumSource):
         raise UserError(f"bench pool needs an environment that processes step: got suite {env.suite!r}")
     make_envs = [source.make_env] * total

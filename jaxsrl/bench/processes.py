@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -152,20 +153,21 @@ def answering_processes(
 
 @contextlib.contextmanager
 def in_own_process(
-    name: str, make: Callable[[], contextlib.AbstractContextManager[Callable[[float], float]]]
+    name: str, make: Callable[[], contextlib.AbstractContextManager[Callable[[float], float]]], count: int = 1
 ) -> Iterator[Callable[[float], float]]:
-    """Runs a function in a process of its own, where it shares no state of the process with other contenders.
+    """Runs a function in processes of its own, where it shares no state of the process with other contenders.
 
     Args:
         name: subject of error messages.
         make: anything that cloudpickle can send; returns a context that yields the function.
+        count: number of processes.
 
     Yields:
-        The function. Its argument is the number of seconds that it works.
+        The function, summed over the processes. Its argument is the number of seconds that it works.
     """
     pickled = base64.b64encode(cloudpickle.dumps(make)).decode()
-    with answering_processes([[sys.executable, "-P", "-c", _ANSWERS, pickled]], name) as [process]:
-        yield lambda seconds: process.ask(str(seconds), seconds)
+    with answering_processes([[sys.executable, "-P", "-c", _ANSWERS, pickled]] * count, name) as processes:
+        yield partial(speed_of_all, processes)
 
 
 def speed_of_all(processes: Sequence[AnsweringProcess], seconds: float) -> float:

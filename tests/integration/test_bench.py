@@ -61,6 +61,13 @@ def test_bench_pool_reports_every_rival_as_json():
     assert min(result["rounds"]["pool"]) <= result["env_steps_per_second"] <= max(result["rounds"]["pool"])
 
 
+def test_bench_pool_takes_arguments_and_counts_agents():
+    pytest.importorskip("mpe2")
+    result = bench_pool(PoolSizes(1, 2), "simple_tag_v3", "mpe", '{"num_good": 2}', seconds=0.4, rounds=2)
+    assert result["rows_per_env"] == 5
+    assert set(result["rounds"]) == {"pool", "limit"}
+
+
 def test_bench_pool_works_with_short_rounds():
     source = EnvConfig("CartPole-v1").source()
     with jaxsrl.bench.pool.step_pool(source, source.spec(), PoolShape(1, 1, 1, 2, 32, 3)) as step:

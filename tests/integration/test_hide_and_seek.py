@@ -19,7 +19,7 @@ from jaxsrl.plan.policies import PLANS
 from jaxsrl.run_plan import run
 from tests.support.run_configs import run_config
 
-ROWS, STEPS, UPDATES = 16, 26, 12  # 8 environments; an update ends within an episode of 60 steps
+ROWS, STEPS, UPDATES = 16, 26, 6  # 8 environments; an update ends within an episode of 60 steps
 
 
 def train(directory, updates):

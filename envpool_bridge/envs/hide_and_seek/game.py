@@ -1,6 +1,7 @@
 """Rules of the game that a configuration may change: `Base`, the quadrant game, and `RandomWalls`, the published one."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from envpool_bridge.errors import UserError
@@ -8,6 +9,8 @@ from envpool_bridge.errors import UserError
 CELL = 0.2  # metres: a side of a cell of the grid on which walls and things are placed
 STEP_SECONDS = 0.075  # length of an env step
 REACH = 0.25  # metres from an agent's center to the surface of a thing that it can hold or lock
+HALF_CONE = 3 / 8 * math.pi  # radians to either side of the heading that an agent sees
+LIDAR_MISS = 6.0  # metres reported for a ray without a hit; more distant hits are not clipped
 TEAM_LIMIT = 3  # agents in a team
 SIGNAL_NAMES = ("chase_fraction", "ramp_use", "surf_distance", "door_closing", "sheltered_prep", "ramp_defence")
 """Infos of an episode that `phases` computes; docs/environments/hide_and_seek.md defines them."""

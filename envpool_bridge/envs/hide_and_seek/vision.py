@@ -5,12 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from envpool_bridge.envs.hide_and_seek.game import HALF_CONE, LIDAR_MISS
 from envpool_bridge.envs.hide_and_seek.geometry import in_cone
 from envpool_bridge.envs.hide_and_seek.mujoco import mujoco
 from envpool_bridge.envs.hide_and_seek.scene import Scene
-
-HALF_CONE = 3 / 8 * np.pi  # radians to either side of the heading
-LIDAR_MISS = 6.0  # metres reported for a ray without a hit; more distant hits are not clipped
 
 
 class Visibility(NamedTuple):

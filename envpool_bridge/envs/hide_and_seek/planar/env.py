@@ -17,6 +17,7 @@ from envpool_bridge.envs.hide_and_seek.planar.kernel import (
     step_worlds,
 )
 from envpool_bridge.envs.hide_and_seek.planar.observe import LEAVES, make_shown
+from envpool_bridge.envs.hide_and_seek.planar.picture import picture_of
 from envpool_bridge.envs.hide_and_seek.planar.play import stats_of
 from envpool_bridge.envs.hide_and_seek.spaces import Teams, observation_space
 from envpool_bridge.envs.parallel_env import ParallelReset, ParallelStep
@@ -75,12 +76,20 @@ class PlanarHideAndSeek(Teams):
 
     def state(self) -> np.ndarray:
         """Returns the global state, [S] float32. Raises RuntimeError before the first reset."""
-        if self.worlds["num_agents"][0] == 0:
-            raise RuntimeError("hide-and-seek: call reset() first")
+        self._validate_started()
         return self._shown.state[0].copy()
+
+    def render(self) -> np.ndarray:
+        """Returns a picture from above, [480, 480, 3] uint8; see `picture_of`. Raises RuntimeError before the first reset."""
+        self._validate_started()
+        return picture_of(self.worlds[0], self.game.floor_size)
 
     def close(self) -> None:
         """Returns at once: a world is an array."""
+
+    def _validate_started(self) -> None:
+        if self.worlds["num_agents"][0] == 0:
+            raise RuntimeError("hide-and-seek: call reset() first")
 
     def _begin_given(self, layout: Layout) -> None:
         walls, doors = rows_of_walls(layout.walls), rows_of_doors(layout.doors)

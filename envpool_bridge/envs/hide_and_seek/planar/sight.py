@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from envpool_bridge.envs.hide_and_seek.game import HALF_CONE, LIDAR_MISS
 from envpool_bridge.envs.hide_and_seek.planar.compiled import compiled
 from envpool_bridge.envs.hide_and_seek.planar.contacts import AGENT_RADIUS
 from envpool_bridge.envs.hide_and_seek.planar.state import (
@@ -26,8 +27,7 @@ from envpool_bridge.envs.hide_and_seek.planar.state import (
     Z,
 )
 
-LIDAR_MISS = 6.0  # metres, as in the MuJoCo game
-_COS_CONE = np.cos(3 / 8 * np.pi)
+_COS_CONE = np.cos(HALF_CONE)
 _TINY = 1e-12
 
 

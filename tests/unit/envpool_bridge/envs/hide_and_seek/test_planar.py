@@ -9,12 +9,14 @@ pytest.importorskip("numba")
 
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.hide_and_seek.planar import state
-from envpool_bridge.envs.hide_and_seek.planar.rows import PlanarRows
+from envpool_bridge.envs.hide_and_seek.planar.rows import PlanarRows, PlanarSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.protocol import EpisodeReset, GymnasiumReset, first_rows, step_rows
+from envpool_bridge.envs.suites.hide_and_seek import make_planar
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
+from tests.support.arena import arena
 
 SIZES = (11, 11, 11, 2, 2)
 FIELDS = ("max_box_move", "seen_fraction", "hider_return")
@@ -22,7 +24,9 @@ FIELDS = ("max_box_move", "seen_fraction", "hider_return")
 
 def planar_source(env_id="base", stagger=0, **kwargs):
     kwargs = json.dumps({"engine": "planar", "hiders": 1, "seekers": 2, "horizon": 30, **kwargs})
-    return EnvConfig(env_id, "hide_and_seek", kwargs, info_fields=FIELDS, stagger=stagger).source()
+    source = EnvConfig(env_id, "hide_and_seek", kwargs, info_fields=FIELDS, stagger=stagger).source()
+    assert isinstance(source, PlanarSource)
+    return source
 
 
 def slot_of(source, num_rows, steps):
@@ -140,14 +144,22 @@ def test_splitting_an_environment_is_rejected():
         planar_source().make_rows(range(1, 4), 5, False)
 
 
-@pytest.mark.parametrize(("env_id", "episodes"), [("base", 600), ("randomwalls", 200)])
-def test_random_episodes_stay_sound(env_id, episodes):
+@pytest.mark.parametrize(
+    ("env_id", "team", "episodes"),
+    [
+        ("base", 2, 600),
+        ("randomwalls", 2, 200),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("base", 2, 6000), ("randomwalls", 3, 4000))),
+    ],
+)
+def test_random_episodes_stay_sound(env_id, team, episodes):
     """Forces change seldom, so that agents come to walls and push things into corners."""
     worlds = 50
-    source = planar_source(env_id, hiders=2, seekers=2, horizon=80)
-    rows = source.make_rows(range(4 * worlds), 1, False)
-    slot = slot_of(source, 4 * worlds, 1)
-    rows.reset(begun(4 * worlds), first_rows(slot))
+    source = planar_source(env_id, hiders=team, seekers=team, horizon=80)
+    rows = source.make_rows(range(2 * team * worlds), 1, False)
+    assert isinstance(rows, PlanarRows)
+    slot = slot_of(source, 2 * team * worlds, 1)
+    rows.reset(begun(2 * team * worlds), first_rows(slot))
     rng = np.random.default_rng(1)
     deep = steps = 0
     for t in range(81 * episodes // worlds):
@@ -173,3 +185,28 @@ def penetrations(worlds):
     distance = np.where(outside > 0, outside, beyond.max(axis=-1))
     below = body[..., state.Z] < wall[..., state.WALL_TOP] - 0.05
     return np.where(real & below, 0.15 - distance, 0.0).max(axis=(1, 2))
+
+
+def test_pictures_show_agents_things_walls_and_locks_from_above():
+    env = arena(((1.0, 1.0),), ((5.0, 1.0),), boxes=((1.0, 5.0),), ramps=((5.0, 5.0),), engine="planar")
+    picture = env.render()
+    assert (picture.shape, picture.dtype) == ((480, 480, 3), np.uint8)
+    scale = 480 / 6.8
+
+    def color(x, y):
+        return picture[int(480 - (y + 0.4) * scale), int((x + 0.4) * scale)].astype(int)
+
+    assert color(0.92, 1.05)[2] > color(0.92, 1.05)[0] + 100  # blue
+    assert color(4.92, 1.05)[0] > color(4.92, 1.05)[2] + 50  # red, pale before preparation ends
+    assert np.abs(color(1.0, 5.0) - (200, 165, 120)).max() < 3
+    assert color(5.0, 4.85)[2] + 30 < color(5.0, 5.15)[2]  # the ramp is high towards -y
+    assert np.abs(color(0.1, 3.0) - (110, 110, 110)).max() < 3
+    env.worlds["locked"][0, 0] = 1
+    for locker, leading in ((0, 2), (1, 0)):
+        env.worlds["locker"][0, 0] = locker
+        picture = env.render()
+        assert color(0.79, 5.0).argmax() == leading  # the edge has the team's color
+        assert np.abs(color(1.0, 5.0) - (200, 165, 120)).max() < 3
+    fresh = make_planar(env.game, "rgb_array")
+    with pytest.raises(RuntimeError, match="call reset"):
+        fresh.render()
