@@ -30,10 +30,11 @@ from jaxsrl.envs.registry import made_from, make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport
 from jaxsrl.evaluation.final_evaluation import evaluate_final, format_returns
 from jaxsrl.evaluation.load_agent import load_agent
+from jaxsrl.evaluation.next_commands import format_end
 from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
-from jaxsrl.machine.provenance import experiment_command
+from jaxsrl.machine.provenance import experiment_command, read_command
 from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.many_seeds.members import member_configs, member_experiments
@@ -178,7 +179,9 @@ def train(
             f"{done.repaired_outputs:,} outputs of environments were not as declared, and were repaired (strict is false)"
         )
     if done.stopped_by:
-        show(f"stopped by {done.stopped_by} at {done.env_steps:,} {config.step_unit}; the same command resumes")
+        show(
+            f"stopped by {done.stopped_by} at {done.env_steps:,} {config.step_unit}; the same command resumes: {read_command()}"
+        )
         return report
     if done.stop_reason:
         show(f"stopped at {done.env_steps:,} {config.step_unit}: {done.stop_reason}")
@@ -191,7 +194,7 @@ def train(
         evaluation = evaluate_final(done, agent, config, evaluated, show)
         report = dataclasses.replace(report, evaluation=evaluation)
         show(format_returns(evaluation))
-    show(_files_message(done.directory, config))
+    show(format_end(done.directory, experiment, source.spec(), config.metrics.tensorboard))
     return report
 
 
@@ -218,17 +221,6 @@ def _split_host(config: RunConfig, communicate: bool = True) -> None:
     """
     if config.machine.num_cpu_devices and not config.distributed.is_on:
         set_num_cpu_devices(config.machine.num_cpu_devices, communicate)
-
-
-def _files_message(directory: Path, config: RunConfig) -> str:
-    quoted = shlex.quote(str(directory))
-    tensorboard = f"\n  tensorboard --logdir {quoted}" if config.metrics.tensorboard else ""
-    return (
-        f"run directory: {directory}\n"
-        f"  checkpoints/ metrics.jsonl eval.json config.json plan.json log.txt\n"
-        f"  jaxsrl view {quoted}\n"
-        f"  jaxsrl evaluate {quoted} --episodes 100{tensorboard}"
-    )
 
 
 MakeExperiment = Callable[..., Experiment]

@@ -52,6 +52,12 @@ def fingerprint(values: Mapping[str, Any], described: Collection[str] = (), conf
     return dict(sorted((code | hashes).items()))
 
 
+def changed_modules(code: Mapping[str, str]) -> list[str]:
+    """Returns the names of the imported modules in a `fingerprint` whose files have other contents now."""
+    files = {name: file for name in code if name in sys.modules and (file := user_file(name))}
+    return [name for name, file in files.items() if _hash_file(file.read_bytes()) != code[name]]
+
+
 class _Search:
     """Hashes of the code that has been reached so far, by name."""
 
@@ -145,11 +151,11 @@ class _Search:
         return name
 
     def _add_module(self, name: str) -> None:
-        file = None if name in self.code or not name.isascii() else _user_file(name)
+        file = None if name in self.code or not name.isascii() else user_file(name)
         if file is None:
             return
         data = file.read_bytes()
-        self.code[name] = hashlib.sha256(data).hexdigest()[:16]
+        self.code[name] = _hash_file(data)
         if file.suffix == ".py":
             package = name if file.name == "__init__.py" else name.rpartition(".")[0]
             for imported in _imports(data, package):
@@ -192,7 +198,7 @@ def _is_of_program(named: Any) -> bool:
     return named.__module__ == "__main__" or (module is None and not _is_installed(inspect.getsourcefile(named) or ""))
 
 
-def _user_file(name: str) -> Path | None:
+def user_file(name: str) -> Path | None:
     """Returns the file of a module that no package installs; None for others, for names of no module, and for the main program."""
     if name == "__main__" or not all(part.isidentifier() for part in name.split(".")):
         return None
@@ -200,7 +206,7 @@ def _user_file(name: str) -> Path | None:
     file = getattr(module, "__file__", None)
     if module is None:
         first = name.partition(".")[0]
-        if first != name and _user_file(first) is None:
+        if first != name and user_file(first) is None:
             return None
         try:
             spec = importlib.util.find_spec(name)
@@ -244,6 +250,10 @@ def _is_filled(cell: types.CellType) -> bool:
         return cell.cell_contents is not cell
     except ValueError:
         return False
+
+
+def _hash_file(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _sha256(text: str) -> str:

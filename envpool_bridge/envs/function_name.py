@@ -1,10 +1,18 @@
 """Names of functions, for messages and saved configurations."""
 
+import ast
+import importlib
+import re
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
+
+from envpool_bridge.errors import UserError
+
+_NAME = re.compile(r"([\w.]+):([\w.]+)(\(.*\))?", re.DOTALL)
+_PLAIN = str | int | float | None
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -23,6 +31,59 @@ def function_name(function: Callable[..., Any]) -> str:
     return f"{_module_name(named.__module__)}:{named.__qualname__}"
 
 
+def load_function(name: str) -> Any:
+    """Imports the function or class of a `function_name`, which runs its module's code.
+
+    Examples:
+        >>> load_function("builtins:int('7', base=8)")()
+        7
+
+    Raises:
+        UserError: another process cannot import it.
+    """
+    match = _NAME.fullmatch(name)
+    try:
+        if match is None:
+            raise ValueError("it is no function of a module")
+        module, path, arguments = match.groups()
+        found: Any = importlib.import_module(module)
+        found = reduce(getattr, path.split("."), found)
+        if not arguments:
+            return found
+        values, named = _read_arguments(arguments)
+        return partial(found, *values, **named)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+        raise UserError(
+            f"{name} cannot be imported ({error}): expected a function or class at the top level of a module on PYTHONPATH, and "
+            f"plain arguments"
+        ) from error
+
+
+def _read_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
+    call = ast.parse(f"f{text}", mode="eval").body
+    if not isinstance(call, ast.Call) or "..." in map(
+        ast.unparse, [*call.args, *(each.value for each in call.keywords)]
+    ):
+        raise ValueError("an argument is no plain value")
+    named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+    return [ast.literal_eval(each) for each in call.args], named
+
+
+def is_importable(function: Any) -> bool:
+    """Returns whether `load_function` finds a function by its name in another process."""
+    if isinstance(function, partial):
+        plain = all(isinstance(value, _PLAIN) for value in [*function.args, *function.keywords.values()])
+        return plain and is_importable(function.func)
+    module: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+    try:
+        if reduce(getattr, function.__qualname__.split("."), module) is not function:
+            return False
+        # Without a guard, the import of the main program would train again.
+        return module is not sys.modules["__main__"] or "__name__" in Path(module.__file__ or "").read_text()
+    except (AttributeError, OSError):
+        return False
+
+
 def script_name() -> str:
     """Returns the name of the main program's file; "" for a program of a package, and in a notebook."""
     main = sys.modules.get("__main__")
@@ -39,4 +100,4 @@ def _module_name(name: str) -> str:
 
 
 def _plain(value: object) -> str:
-    return repr(value) if isinstance(value, str | int | float | None) else "..."
+    return repr(value) if isinstance(value, _PLAIN) else "..."

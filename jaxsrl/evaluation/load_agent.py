@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
+import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 
@@ -15,6 +17,8 @@ from agents.networks.config import NetworkConfig
 from agents.transforms.level_replay import with_level_replay
 from agents.transforms.self_play import SelfPlayConfig
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.fingerprint import changed_modules
+from envpool_bridge.envs.function_name import load_function
 from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.json_arguments import json_text
 from envpool_bridge.envs.protocol import EnvSource
@@ -56,7 +60,7 @@ class LoadedAgent:
         update: update of the checkpoint.
         run_directory: its run directory; None for a checkpoint that was copied elsewhere.
         problems: why newer checkpoints of the run were skipped.
-        mismatches: arrays that did not match, as text; "" if all did.
+        mismatches: arrays and modules that did not match, as text; "" if all did.
         extra: `LearnerState.extra` of the agent.
         env_kwargs: arguments of the environments that replace those of training.
         acts_for_teams: whether the agent needs the rows of all agents of an environment, also to act for some of them.
@@ -91,22 +95,25 @@ def load_agent(
         path: run directory or checkpoint directory.
         partial: load the matching arrays if not all match; the others keep their initial values and are listed in
             `mismatches`.
-        env: environment that replaces the checkpoint's; required if that is a function.
-        trust_env: import the module that the id of the checkpoint's environment names, which runs its code.
+        env: environment that replaces the checkpoint's; required if that is a function that no module contains.
+        trust_env: import the modules of the functions and the environment that the checkpoint names, which runs their code.
         agent_options: options of the algorithm that replace those of the checkpoint, by dotted name, for example
             `{"gumbel.num_simulations": 200}` of a search; not of policies with an algorithm of their own.
         env_kwargs: arguments of the environments that replace those of training, in the forms of `EnvConfig.kwargs`; None for
             those of the run's evaluation (`--eval.env-kwargs`).
 
     Raises:
-        UserError: the path is neither, the checkpoint's agent is not in the catalog, or it has no such option.
-        UserError: the checkpoint's environment is in a module of its own, and neither `env` nor `trust_env` is given.
+        UserError: the path is neither, the checkpoint's agent cannot be made, or it has no such option.
+        UserError: the checkpoint names modules, and neither `env` nor `trust_env` is given.
         CorruptCheckpointError: the given checkpoint is damaged.
     """
     use_synchronous_cpu_dispatch()
     saved = read_saved_run(path)
-    if env is None and not trust_env:
-        _validate_needs_no_module(saved.metadata)
+    if not trust_env and (names := named_code(saved.metadata, env is not None)):
+        raise UserError(
+            f"what this checkpoint names, {', '.join(names)}, is in a module whose code would be run: if you trust it, "
+            f"use trust_env=True (--trust-env); an environment can be passed instead, jaxsrl.load_agent(path, env=...)"
+        )
     env_kwargs = evaluation_kwargs(saved.metadata) if env_kwargs is None else json_text(env_kwargs, "env_kwargs")
     agent, source = rebuild(saved.metadata, env, agent_options=agent_options, env_kwargs=env_kwargs)
     arrays, report = saved.arrays, ""
@@ -115,13 +122,15 @@ def load_agent(
             arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER
         )
         report = format_report(arrays, mismatches) if mismatches else ""
+    if changed := changed_modules(saved.metadata.get("code", {})):
+        report = "\n".join(filter(None, [report, f"changed since training: {', '.join(changed)}"]))
     state = restore_state(agent, jax.random.key(0), arrays)
     update, params, extra = int(state.num_updates), state.params, state.extra
     if saved_policies(saved.metadata).self_play.slots or saved_levels(saved.metadata):
         agent, _ = rebuild(saved.metadata, env, learner_only=True, agent_options=agent_options)
         params, extra = params["learner"], extra["agent"]
-    algorithm = AGENTS[_algorithm(saved.metadata)]
-    team = algorithm.acts_for_teams or saved_policies(saved.metadata).mapping != "{}"
+    algorithm = AGENTS.get(_algorithm(saved.metadata))
+    team = algorithm is None or algorithm.acts_for_teams or saved_policies(saved.metadata).mapping != "{}"
     run, problems, changes = saved.run_directory, saved.problems, json.loads(env_kwargs)
     return LoadedAgent(
         agent,
@@ -139,21 +148,23 @@ def load_agent(
     )
 
 
-def _validate_needs_no_module(metadata: dict[str, Any]) -> None:
-    """Raises a UserError if making the environment would import a module that the checkpoint names."""
-    env = metadata.get("experiment", {}).get("env")
-    env = env if isinstance(env, dict) else {}
-    name, suite = str(env.get("id", "")), env.get("suite", "gymnasium")
-    arguments = [*_strings(env.get("kwargs")), *_strings(evaluation_kwargs(metadata))]
-    if (
-        any(":" in text for text in [name, *arguments])
-        or name.startswith(_FOREIGN)
-        or (suite == "pettingzoo" and not name.startswith(_PETTINGZOO))
-    ):
-        raise UserError(
-            f"the environment of this checkpoint, {name!r}, is in a module whose code would be run: if you trust the checkpoint, "
-            f"use trust_env=True (--trust-env), or pass the environment, jaxsrl.load_agent(path, env=...)"
-        )
+def named_code(metadata: Mapping[str, Any], has_env: bool = False) -> list[str]:
+    """Returns the names of functions and modules that loading a checkpoint would import.
+
+    Args:
+        metadata: metadata of the checkpoint.
+        has_env: whether another environment replaces that of the metadata.
+    """
+    saved = metadata.get("experiment", {})
+    names, env = [saved.get("make_agent")], saved.get("env")
+    if isinstance(env, str):
+        names.append(None if has_env else env)
+    elif isinstance(env, dict) and not has_env:
+        name, suite = str(env.get("id", "")), env.get("suite", "gymnasium")
+        texts = [name, *_strings(env.get("kwargs")), *_strings(evaluation_kwargs(metadata))]
+        is_foreign = name.startswith(_FOREIGN) or (suite == "pettingzoo" and not name.startswith(_PETTINGZOO))
+        names += [name] * is_foreign + [text for text in texts if ":" in text]
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def _strings(kwargs: Any) -> list[str]:
@@ -184,34 +195,26 @@ def rebuild(
         env_kwargs: replaces arguments of the environment.
 
     Raises:
-        UserError: the agent is not in the catalog, the experiment had other parts than the usual ones, or its environment is
-            a function and `env` is None.
+        UserError: a part of the agent, or its environment where `env` is None, cannot be imported.
         UserError: the algorithm has no such option.
     """
     saved = metadata.get("experiment", {})
-    name = _algorithm(metadata)
-    if name not in AGENTS or not {"env", "network", "agent", "run"} <= set(saved) or saved.get("make_agent"):
-        raise UserError(
-            f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluation.evaluate.evaluate(agent, params, "
-            f"make_env) with jaxsrl.checkpoints.store.load_checkpoint instead (known agents: {', '.join(AGENTS)})"
-        )
-    if env is None and isinstance(saved["env"], str):
-        raise UserError(
-            f"the environment of this checkpoint is made by the function {saved['env']}, which a checkpoint does not contain: "
-            "pass it, jaxsrl.load_agent(path, env=function)"
-        )
-    trained = from_json(EnvConfig, saved["env"]) if env is None else env
+    make, *kinds = constructor(metadata)
+    trained: EnvConfig | AnyEnv | None = env
+    if trained is None:
+        trained = load_function(saved["env"]) if isinstance(saved["env"], str) else from_json(EnvConfig, saved["env"])
+    assert trained is not None
     source = make_env(trained)
-    run, config = from_json(RunConfig, saved["run"]), from_json(AGENTS[name].config, saved["agent"])
+    run, config = from_json(RunConfig, saved["run"]), _value_of(kinds[0], saved["agent"])
     if agent_options:
         options = nest_options({f"agent.{option}": value for option, value in agent_options.items()})
-        config = with_file_options(config, options["agent"], f"options of {name}")
-    network = from_json(NetworkConfig, saved["network"])
+        config = with_file_options(config, options["agent"], f"options of {_algorithm(metadata)}")
+    network = _value_of(kinds[1], saved["network"])
     policies, spec = from_json(PoliciesConfig, saved.get("policies", {})), source.spec()
     levels = saved_levels(metadata)
     if learner_only:
         policies, levels = dataclasses.replace(policies, self_play=SelfPlayConfig()), 0
-    defaults = PolicyDefaults(config, network, AGENTS[name].make, run, spec.rows_per_env)
+    defaults = PolicyDefaults(config, network, make, run, spec.rows_per_env)
     own_agents = make_own_agents(policies, defaults)
     agent = rebuild_multi_policy_agent(spec, policies, defaults.make_agent, own_agents, run.num_envs)
     imitation = from_json(ImitationConfig, saved.get("imitation", {}))
@@ -219,6 +222,47 @@ def rebuild(
     agent = with_level_replay(agent, dataclasses.replace(spec, levels=levels), run.level_replay, run.num_envs)
     evaluated = dataclasses.replace(run, eval=dataclasses.replace(run.eval, env_kwargs=env_kwargs))
     return agent, evaluation_source(evaluated, source, trained)
+
+
+def constructor(metadata: Mapping[str, Any]) -> tuple[Callable[..., AnyAgent], Any, Any]:
+    """Returns the function that made a checkpoint's agent, and the types of its configuration and its network.
+
+    Raises:
+        UserError: it is not in the catalog, and not at the top level of a module.
+    """
+    saved, name = metadata.get("experiment", {}), _algorithm(metadata)
+    named = saved.get("make_agent")
+    if not {"env", "network", "agent", "run"} <= set(saved) or (named is None and name not in AGENTS):
+        raise UserError(
+            f"this checkpoint's agent {name!r} was composed in code: call jaxsrl.evaluation.evaluate.evaluate(agent, params, "
+            f"make_env) with jaxsrl.checkpoints.store.load_checkpoint instead (known agents: {', '.join(AGENTS)})"
+        )
+    listed = AGENTS.get(name)
+    if named is None and listed is not None:
+        return listed.make, listed.config, NetworkConfig
+    make = load_function(str(named))
+    return make, *constructor_types(make)
+
+
+def constructor_types(make: Callable[..., AnyAgent]) -> tuple[Any, Any]:
+    """Returns the types by which a constructor annotates its configuration and its network; NetworkConfig without one."""
+    function = make.func if isinstance(make, functools.partial) else make
+    names, hints = list(inspect.signature(make).parameters), get_type_hints(function)
+    kinds = [hints.get(name) for name in names]
+    return kinds[0] if kinds else None, kinds[2] if len(kinds) > 2 and dataclasses.is_dataclass(
+        kinds[2]
+    ) else NetworkConfig
+
+
+def _value_of(kind: Any, data: Any) -> Any:
+    if data is None or not isinstance(data, Mapping):
+        return data
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        raise UserError(
+            "the function that makes this checkpoint's agent does not annotate its configuration, make(config: MyConfig, spec, "
+            "network): annotate it, or call it in Python and use jaxsrl.checkpoints.store.load_checkpoint"
+        )
+    return from_json(kind, data)
 
 
 def _algorithm(metadata: Mapping[str, Any]) -> str:

@@ -2,7 +2,11 @@
 
 import dataclasses
 import importlib
+import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -125,3 +129,88 @@ def test_the_arguments_of_an_env_config_count(modules):
     train(jaxsrl.EnvConfig("env_a_run:A-v0", kwargs='{"length": 8}'))
     with pytest.raises(UserError, match=r"env.kwargs"):
         train(jaxsrl.EnvConfig("env_a_run:A-v0", kwargs='{"length": 9}'))
+
+
+SCRIPT = """
+import dataclasses, os, signal, sys
+from functools import partial
+import gymnasium, jaxsrl
+from agents.ppo import PPOConfig, make_ppo
+
+@dataclasses.dataclass(frozen=True)
+class MyConfig:
+    rate: float = 0.01
+
+def make_mine(config: MyConfig, spec, network):
+    return make_ppo(PPOConfig(learning_rate=config.rate, num_minibatches=1), spec, network)
+
+def make_env(limit):
+    return gymnasium.make("CartPole-v1", max_episode_steps=limit)
+
+class Stop(jaxsrl.Callback):
+    def on_update(self, run):
+        if os.path.exists("stop"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+if __name__ == "__main__":
+    run = jaxsrl.RunConfig(
+        total_env_steps=int(sys.argv[1]), num_envs=4, rollout_length=8, plan="serial", eval=jaxsrl.EvalConfig(final_episodes=2)
+    )
+    env = partial(make_env, limit=7)
+    jaxsrl.Experiment(env, MyConfig(0.02), jaxsrl.NetworkConfig(hidden_sizes=(4,)), run, make_agent=make_mine).train(
+        callbacks=[Stop()]
+    )
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_commands_that_a_run_prints_and_stores_work(tmp_path):
+    """A script's own agent and environment: resumed, evaluated, recorded, exported, and trained again elsewhere."""
+
+    def call(command, place="one"):
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path / place, env=environment, capture_output=True, text=True
+        )
+        assert not done.returncode, done.stderr[-2000:]
+        return done.stdout
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(jaxsrl.__file__).parents[1])}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    for place in ("one", "two"):
+        (tmp_path / place / "sub").mkdir(parents=True)
+        (tmp_path / place / "sub/mine_a_run.py").write_text(SCRIPT)
+    (tmp_path / "one/stop").touch()
+    stopping = ["bash", "-c", "python sub/mine_a_run.py 64"]
+    stopped = subprocess.run(
+        stopping, cwd=tmp_path / "one", env=environment, capture_output=True, text=True, check=False
+    )
+    (tmp_path / "one/stop").unlink()
+    resumes = stopped.stdout.partition("the same command resumes: ")[2]
+    assert resumes == "python sub/mine_a_run.py 64\n"
+    lines = call(resumes).splitlines()
+    commands = [
+        line.strip() for line in lines[lines.index(next(line for line in lines if "config.json" in line)) + 1 :]
+    ]
+    (run,) = (tmp_path / "one/runs").glob("mine_a_run*")
+    printed = {words[2]: " ".join(words) for words in map(str.split, commands) if words[1] == "jaxsrl"}
+    assert printed.keys() == {"evaluate", "record", "export"}
+    assert "7.00" in call(printed["evaluate"])  # steps of an episode: the limit counts
+    call(printed["record"])
+    call(printed["export"])
+    assert {"episodes", "policy"} <= {path.name for path in run.iterdir()}
+    with open(tmp_path / "one/sub/mine_a_run.py", "a") as file:
+        file.write("# new\n")
+    call(json.loads((run / "provenance.json").read_text())[-1]["command"], "two")
+    again = tmp_path / "two/runs" / run.name
+    assert (again / "config.json").read_text() == (run / "config.json").read_text()
+    assert json.loads((again / "eval.json").read_text())["episodes"] == 2
+
+
+def test_parts_that_no_other_process_can_import_are_named(tmp_path, capsys):
+    made = make_ppo(AGENT, jaxsrl.make_env("CartPole-v1").spec(), NETWORK)
+    config = dataclasses.replace(CONFIG, directory=str(tmp_path))
+    jaxsrl.train(made._replace(**variant(made)), "CartPole-v1", config)
+    printed = capsys.readouterr().out
+    assert "its agent is made by jaxsrl.experiment:_composed_agent(...), which no other process can import" in printed
+    assert "jaxsrl evaluate" not in printed

@@ -42,7 +42,7 @@ class Evaluate:
         video: also record episodes into this file, *.mp4. Agents with a world model add real and predicted observations,
             *_predicted.mp4 of images and *_predicted.png of numbers.
         partial: restore the arrays of a checkpoint that match the agent, and report the others.
-        trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
+        trust_env: import the modules that the checkpoint names, of its environment and its agent, which runs their code.
         video_episodes: number of recorded episodes; those that `--max-rows 1` plays first.
         all: evaluate every good checkpoint of the run, one row each, instead of the newest.
         opponent: of a board game of suite pgx: plays `episodes` games against "random", "uct:SIMULATIONS", or another run.

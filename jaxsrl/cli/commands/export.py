@@ -17,7 +17,7 @@ class Export:
         path: run directory, checkpoint directory, or a model of a run: RUN@best.
         out: new directory for the policy.
         to: "numpy" takes the most likely actions and needs numpy only; "jax" also samples, and needs jax.
-        trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
+        trust_env: import the modules that the checkpoint names, of its environment and its agent, which runs their code.
     """
 
     path: tyro.conf.Positional[Path]

@@ -32,7 +32,7 @@ class Record:
         max_rows: number of concurrent environments.
         max_episode_steps: env steps after which an episode is truncated; None for that of the run's evaluations.
         stall_timeout_seconds: longest time between two steps, after which the command fails.
-        trust_env: import the module that the id of the checkpoint's environment names ("module:Id"), which runs its code.
+        trust_env: import the modules that the checkpoint names, of its environment and its agent, which runs their code.
         json: print one JSON object instead of a table.
     """
 

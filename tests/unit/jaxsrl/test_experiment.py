@@ -6,10 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import gymnasium
 import jax
+import numpy as np
 import pytest
 
 import jaxsrl.experiment
@@ -25,6 +27,7 @@ from jaxsrl.config.serialization import to_json
 from jaxsrl.evaluation import final_evaluation
 from jaxsrl.evaluation.evaluate import EvaluationReport, evaluate
 from jaxsrl.evaluation.final_evaluation import read_same_evaluation, write_final_evaluation
+from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.experiment import Experiment, load_experiment
 from tests.support.run_configs import run_config
 
@@ -140,7 +143,7 @@ def test_train_reports_evaluation_and_saves_the_value(tmp_path, capsys):
     saved = json.loads((report.directory / "eval.json").read_text())
     assert saved.items() >= {"update": 2, **report.evaluation.to_json()}.items()
     assert json.loads((report.directory / "config.json").read_text())["experiment"] == to_json(experiment)
-    loaded = jaxsrl.load_agent(report.directory)
+    loaded = load_agent(report.directory)
     assert loaded.update == 2
     again = experiment.train(quiet=True)
     assert again.seconds == 0.0
@@ -252,11 +255,17 @@ if __name__ == "__main__":
 """
 
 
-def test_load_agent_rejects_agents_of_custom_functions(tmp_path):
+def test_load_agent_imports_functions_of_agents_and_environments_it_trusts(tmp_path):
     run = small_run(tmp_path, eval_final_episodes=0)
-    report = Experiment(EnvConfig("CartPole-v1"), SMALL, NETWORK, run, make_agent=make_ppo).train(quiet=True)
-    with pytest.raises(UserError, match="was composed in code"):
-        jaxsrl.load_agent(report.directory)
+    env = partial(gymnasium.make, "CartPole-v1", max_episode_steps=9)
+    report = Experiment(env, SMALL, NETWORK, run, make_agent=make_ppo).train(quiet=True)
+    with pytest.raises(
+        UserError, match=r"agents.ppo:make_ppo, gymnasium.*:make\(.*=9\), is in a module whose code would be"
+    ):
+        load_agent(report.directory)
+    loaded = load_agent(report.directory, trust_env=True)
+    assert jax.tree.all(jax.tree.map(np.array_equal, loaded.params, report.state.params))
+    assert evaluate(loaded.agent, loaded.params, loaded.source, episodes=1).mean_return <= 9.0
 
 
 def test_make_env_takes_ids_configs_functions_and_sources():
