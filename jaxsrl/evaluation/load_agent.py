@@ -109,21 +109,16 @@ def load_agent(
     """
     use_synchronous_cpu_dispatch()
     saved = read_saved_run(path)
-    if not trust_env and (names := named_code(saved.metadata, env is not None)):
-        raise UserError(
-            f"what this checkpoint names, {', '.join(names)}, is in a module whose code would be run: if you trust it, "
-            f"use trust_env=True (--trust-env); an environment can be passed instead, jaxsrl.load_agent(path, env=...)"
-        )
+    if not trust_env:
+        _validate_names_no_code(saved.metadata, env is not None)
     env_kwargs = evaluation_kwargs(saved.metadata) if env_kwargs is None else json_text(env_kwargs, "env_kwargs")
     agent, source = rebuild(saved.metadata, env, agent_options=agent_options, env_kwargs=env_kwargs)
-    arrays, report = saved.arrays, ""
+    arrays, report = saved.arrays, _describe_changes(saved.metadata)
     if partial:
         arrays, mismatches = restore_matching(
             arrays, state_to_arrays(agent.init(jax.random.key(0)), with_replay=False), LEARNER
         )
-        report = format_report(arrays, mismatches) if mismatches else ""
-    if changed := changed_modules(saved.metadata.get("code", {})):
-        report = "\n".join(filter(None, [report, f"changed since training: {', '.join(changed)}"]))
+        report += format_report(arrays, mismatches) if mismatches else ""
     state = restore_state(agent, jax.random.key(0), arrays)
     update, params, extra = int(state.num_updates), state.params, state.extra
     if saved_policies(saved.metadata).self_play.slots or saved_levels(saved.metadata):
@@ -140,12 +135,25 @@ def load_agent(
         update,
         run,
         problems,
-        report,
+        report.strip(),
         extra,
         changes,
         acts_for_teams=team,
         metadata=saved.metadata,
     )
+
+
+def _validate_names_no_code(metadata: Mapping[str, Any], has_env: bool) -> None:
+    if names := named_code(metadata, has_env):
+        raise UserError(
+            f"what this checkpoint names, {', '.join(names)}, is in a module whose code would be run: if you trust it, "
+            f"use trust_env=True (--trust-env); an environment can be passed instead, jaxsrl.load_agent(path, env=...)"
+        )
+
+
+def _describe_changes(metadata: Mapping[str, Any]) -> str:
+    changed = changed_modules(metadata.get("code", {}))
+    return f"modules have changed since training: {', '.join(changed)}\n" if changed else ""
 
 
 def named_code(metadata: Mapping[str, Any], has_env: bool = False) -> list[str]:

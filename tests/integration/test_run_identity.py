@@ -124,6 +124,14 @@ def test_changed_modules_are_refused_or_accepted(modules, env, changed):
     assert accepted.evaluation.mean_return == (8.0 if changed == "env_a_run" else 16.0)
 
 
+def test_changed_modules_are_named_when_a_checkpoint_is_loaded(modules):
+    modules()
+    run = train(jaxsrl.EnvConfig("env_a_run:A-v0")).directory
+    assert jaxsrl.load_agent(run, trust_env=True).mismatches == ""
+    modules(helper="REWARD = 2.0\n")
+    assert jaxsrl.load_agent(run, trust_env=True).mismatches == "modules have changed since training: helper_a_run"
+
+
 def test_the_arguments_of_an_env_config_count(modules):
     modules()
     train(jaxsrl.EnvConfig("env_a_run:A-v0", kwargs='{"length": 8}'))
@@ -199,8 +207,6 @@ def test_the_commands_that_a_run_prints_and_stores_work(tmp_path):
     call(printed["record"])
     call(printed["export"])
     assert {"episodes", "policy"} <= {path.name for path in run.iterdir()}
-    with open(tmp_path / "one/sub/mine_a_run.py", "a") as file:
-        file.write("# new\n")
     call(json.loads((run / "provenance.json").read_text())[-1]["command"], "two")
     again = tmp_path / "two/runs" / run.name
     assert (again / "config.json").read_text() == (run / "config.json").read_text()
