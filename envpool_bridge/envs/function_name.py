@@ -46,12 +46,12 @@ def load_function(name: str) -> Any:
         if match is None:
             raise ValueError("it is no function of a module")
         module, path, arguments = match.groups()
-        found: Any = importlib.import_module(module)
-        found = reduce(getattr, path.split("."), found)
+        value: Any = importlib.import_module(module)
+        value = reduce(getattr, path.split("."), value)
         if not arguments:
-            return found
+            return value
         values, named = _read_arguments(arguments)
-        return partial(found, *values, **named)
+        return partial(value, *values, **named)
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise UserError(
             f"{name} cannot be imported ({error}): expected a function or class at the top level of a module on PYTHONPATH, and "

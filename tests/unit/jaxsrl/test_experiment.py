@@ -255,7 +255,7 @@ if __name__ == "__main__":
 """
 
 
-def test_load_agent_imports_functions_of_agents_and_environments_it_trusts(tmp_path):
+def test_load_agent_imports_the_functions_that_it_trusts(tmp_path):
     run = small_run(tmp_path, eval_final_episodes=0)
     env = partial(gymnasium.make, "CartPole-v1", max_episode_steps=9)
     report = Experiment(env, SMALL, NETWORK, run, make_agent=make_ppo).train(quiet=True)
