@@ -115,13 +115,13 @@ def test_changed_modules_are_refused_or_accepted(modules, env, changed):
         return train(kind if env == "function" else jaxsrl.EnvConfig(env), **run)
 
     texts = [ENV, "REWARD = 1.0\n"]
-    assert again().evaluation.mean_return == again().evaluation.mean_return == 8.0
+    assert again().evaluation.mean_return == again().evaluation.mean_return == 8.0  # pyright: ignore
     texts = [f"{ENV}# new\n", texts[1]] if changed == "env_a_run" else [ENV, "REWARD = 2.0\n"]
     with pytest.raises(UserError, match=f"code of {changed}: changed") as refused:
         again()
     assert "--checkpoint.accept-changed-code" in str(refused.value)
     accepted = again(checkpoint=jaxsrl.CheckpointConfig(accept_changed_code=True))
-    assert accepted.evaluation.mean_return == (8.0 if changed == "env_a_run" else 16.0)
+    assert accepted.evaluation.mean_return == (8.0 if changed == "env_a_run" else 16.0)  # pyright: ignore
 
 
 def test_changed_modules_are_named_when_a_checkpoint_is_loaded(modules):

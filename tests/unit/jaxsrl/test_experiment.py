@@ -73,7 +73,7 @@ def test_ppo_file_chooses_settings_by_vector_spaces(env_id, normalizes, entropy_
 def test_files_for_any_env_choose_settings_for_images(name):
     pytest.importorskip("ale_py")
     experiment = load_named(name, "--env.id=ALE/Pong-v5", "--env.kwargs.frame_skip", "2", "--network.hidden-sizes", "8")
-    assert json.loads(experiment.env.kwargs) == {"frame_skip": 2}
+    assert json.loads(experiment.env.kwargs) == {"frame_skip": 2}  # pyright: ignore
     assert (experiment.network.torso, experiment.network.hidden_sizes) == ("nature_cnn", (8,))
     assert experiment.run.total_env_steps == 10_000_000
     assert load_named(name).run.total_env_steps < 10_000_000
@@ -168,7 +168,7 @@ def test_a_complete_run_plays_its_final_episodes_once(tmp_path, monkeypatch):
     for number, change in enumerate(changes):
         report = dataclasses.replace(experiment, run=small_run(tmp_path, **change)).train(quiet=True)
         assert len(played) == number + 2
-    assert report.evaluation == first.evaluation
+    assert report.evaluation == first.evaluation  # pyright: ignore
     longer = dataclasses.replace(experiment, run=small_run(tmp_path, total_env_steps=96))
     assert longer.train(quiet=True).num_updates == 3
     assert len(played) == 5
@@ -185,7 +185,7 @@ def test_a_complete_run_of_another_environment_is_played_again(tmp_path):
     assert dataclasses.replace(other, run=none).train(quiet=True).evaluation is None
     report = other.train(quiet=True)
     assert (first.num_updates, report.num_updates, report.seconds) == (2, 2, 0.0)
-    assert min(first.evaluation.lengths) > 5 >= max(report.evaluation.lengths)
+    assert min(first.evaluation.lengths) > 5 >= max(report.evaluation.lengths)  # pyright: ignore
 
 
 def test_dropped_episodes_are_played_again_where_errors_raise(tmp_path):
@@ -217,7 +217,7 @@ def test_train_takes_agent_and_environment_function(tmp_path, capsys):
 
     agent = make_ppo(SMALL, jaxsrl.make_env(make).spec(), NETWORK)
     report = jaxsrl.train(agent, make, small_run(tmp_path))
-    assert max(report.evaluation.returns) <= 6
+    assert max(report.evaluation.returns) <= 6  # pyright: ignore
     assert "evaluated 3 greedy episodes" in capsys.readouterr().out
     assert jaxsrl.train(agent, make, small_run(tmp_path, eval_final_episodes=0), quiet=True).evaluation is None
 
@@ -274,4 +274,4 @@ def test_make_env_takes_ids_configs_functions_and_sources():
     assert source.spec() == jaxsrl.make_env(config).spec() == jaxsrl.make_env(source).spec()
     assert jaxsrl.make_env(lambda: gymnasium.make("CartPole-v1")).spec().observation == source.spec().observation
     with pytest.raises(UserError, match="expected an EnvConfig, a source, or a function"):
-        jaxsrl.make_env(3)
+        jaxsrl.make_env(3)  # pyright: ignore
