@@ -24,6 +24,7 @@ from agents.a2c import A2CConfig
 from agents.api import ReplayConfig
 from agents.ddpg import DDPGConfig
 from agents.dreamer import DreamerConfig
+from agents.impala import IMPALAConfig
 from agents.muzero import MuZeroConfig
 from agents.ppg import PPGConfig
 from agents.r2d2 import R2D2Config
@@ -33,7 +34,7 @@ from agents.search.puct import PUCTConfig
 from agents.stochastic_muzero import StochasticMuZeroConfig
 from agents.world_models.sizes import WorldModelConfig
 from envpool_bridge.errors import UserError
-from experiments import dqn, impala, ppo, sac, td3
+from experiments import dqn, ppo, sac, td3
 from jaxsrl import CheckpointConfig, EnvConfig, EvalConfig, Experiment, NetworkConfig, RunConfig
 
 BEST, LEVELS, STEPS = 8.0, 21, 8
@@ -185,7 +186,7 @@ def _replay(gradient_steps: float, batch: int, **options: Any) -> ReplayConfig:
 _RELU = NetworkConfig(hidden_sizes=(64, 64), activation="relu")
 AGENTS: dict[str, Callable[[EnvConfig], Experiment]] = {
     "ppo": _general(ppo, 20_480),
-    "impala": _general(impala, 64_000),
+    "impala": _own(IMPALAConfig(5e-3, discount=0.9), 32, 8, 40_960),
     "a2c": _own(A2CConfig(5e-3, discount=0.9), 32, 8, 40_960),
     "reinforce": _own(REINFORCEConfig(1e-2, discount=0.5), 32, 32, 81_920),
     "ppg": _own(PPGConfig(2e-3, discount=0.9, num_policy_phases=4, num_auxiliary_minibatches=4), 32, 32, 40_960),
