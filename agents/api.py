@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 
 from agents.binding import Binding
-from agents.settings import Nested
+from agents.settings import Nested, Unread
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec
 
@@ -142,6 +142,10 @@ class ReplayConfig(Nested):
             raise UserError(f"replay.priority_offset must be positive: got {self.priority_offset}")
         if self.priority_delay < 0:
             raise UserError(f"replay.priority_delay must not be negative: got {self.priority_delay}")
+
+    def unread(self) -> Unread:
+        """Returns the rules for fields without effect."""
+        yield not self.priority_exponent, "priority_exponent is 0", "priority_offset"
 
 
 @jax.tree_util.register_dataclass

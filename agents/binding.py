@@ -5,6 +5,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from agents.settings import validate_effect
+
 
 class Binding(NamedTuple):
     """Arguments that an agent was made from, so that a run names its settings, and another process makes the agent again.
@@ -30,10 +32,14 @@ MakeAgent = TypeVar("MakeAgent", bound=Callable[..., Any])
 
 
 def keeps_binding(make: MakeAgent) -> MakeAgent:
-    """Returns a constructor of agents, called with (config, spec, network), whose agents have a `binding`."""
+    """Returns a constructor of agents, called with (config, spec, network), whose agents have a `binding`.
+
+    It raises UserError for settings without effect.
+    """
 
     @functools.wraps(make)
     def bound(config: Any, spec: Any, network: Any, **options: Any) -> Any:
+        validate_effect(config, spec, network)
         agent = make(config, spec, network, **options)
         return agent._replace(binding=Binding(bound, config, network, tuple(agent)))
 

@@ -29,7 +29,7 @@ from agents.api import (
     Trajectory,
 )
 from agents.binding import keeps_binding
-from agents.networks.config import NetworkConfig, is_own_torso
+from agents.networks.config import NetworkConfig
 from agents.ops import validate
 from agents.ops.gradient_descent import descend
 from agents.ops.optimizers import OptimizerConfig, make_optimizer
@@ -39,7 +39,7 @@ from agents.ops.schedules import CONSTANT, ScheduleConfig, current_values, make_
 from agents.ops.symlog import symexp_mean, symexp_two_hot
 from agents.ops.target_update import polyak
 from agents.ops.two_hot import cross_entropy
-from agents.settings import complete
+from agents.settings import complete, reject_other
 from agents.world_models.imagination import imagine
 from agents.world_models.layers import Head
 from agents.world_models.model import (
@@ -220,11 +220,10 @@ def make_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) -
 
 def build_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) -> Dreamer:
     """Returns networks and optimizer; raises UserError as `make_dreamer` does."""
-    if network.core != "none" or is_own_torso(network.torso):
-        raise UserError(
-            f"Dreamer's world model encodes and remembers: expected network.core 'none' and a torso of the library, got "
-            f"{network.core!r} and {network.torso!r}; set agent.model for other sizes"
-        )
+    for name, value in vars(network).items():
+        if name != "dtype":
+            reason = "Dreamer's world model encodes and remembers, with the sizes in agent.model"
+            reject_other(f"network.{name}", value, getattr(NetworkConfig, name), reason)
     sizes = config.model.sizes
     model = make_world_model(sizes, spec, network.dtype, config.model.unroll)
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)

@@ -20,6 +20,7 @@ from agents.ops.policy_gradient import (
     approximate_kl,
     counted_log_ratio,
 )
+from agents.settings import Unread
 from agents.transforms.on_policy_agent import PolicyGradientConfig, make_policy_gradient_agent
 from envpool_bridge.spec.specs import EnvSpec
 
@@ -40,6 +41,10 @@ class REINFORCEConfig(PolicyGradientConfig):
     optimizer: OptimizerConfig = OptimizerConfig(max_grad_norm=10.0)
     baseline: bool = True
     bootstrap: bool = False
+
+    def unread(self) -> Unread:
+        """Returns the rules for fields without effect."""
+        yield not (self.baseline or self.bootstrap), "no value is learned", "value_coef", "value_huber_delta"
 
 
 @keeps_binding

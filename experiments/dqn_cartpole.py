@@ -22,8 +22,6 @@ EXPERIMENT = Experiment(
         target_update_period=100,
         double=True,
         dueling=True,
-        v_min=0.0,
-        v_max=100.0,
     ),
     run=RunConfig(num_envs=16, rollout_length=16, total_env_steps=100_000, eval=EvalConfig(final_episodes=50)),
 )

@@ -39,8 +39,8 @@ from agents.ops.returns import weighted_mean
 from agents.ops.schedules import CONSTANT, Schedule, ScheduleConfig, Schedules, current_values, learning_rates
 from agents.ops.target_update import polyak
 from agents.ops.team_rows import by_agent
-from agents.settings import complete
-from envpool_bridge.spec.specs import EnvSpec
+from agents.settings import complete, reject_other
+from envpool_bridge.spec.specs import DiscreteSpec, EnvSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +156,8 @@ class MADDPG(NamedTuple):
 def make_maddpg(config: MADDPGConfig, spec: EnvSpec, network: NetworkConfig) -> ReplayAgent:
     """Returns a MADDPG agent; raises UserError where configuration, environment and network do not fit."""
     validate_plain_network("MADDPG", network)
+    if not isinstance(spec.action, DiscreteSpec):
+        reject_other("temperature", config.temperature, 1.0, "actions are continuous")
     actions = make_team_actions(spec, config.exploration_noise, config.temperature)
     net = make_maddpg_networks(network, spec, actions.size, shared=config.share_parameters)
     beta = importance_exponent_schedule(config.replay, config.importance_sampling_exponent, config.total_updates)

@@ -43,7 +43,8 @@ from agents.ops.target_update import periodic, polyak
 from agents.ops.td_errors import window_priority
 from agents.ops.team_rows import by_agent
 from agents.ops.team_targets import team_steps, team_targets
-from agents.settings import complete
+from agents.settings import complete, reject_other
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 
 _PRIORITY_ETA = 0.9  # eta of Kapturowski et al. 2019, section 2.3
@@ -173,6 +174,13 @@ def make_qmix(config: QMIXConfig, spec: EnvSpec, network: NetworkConfig) -> Repl
 
 def make_team_q(name: str, config: TeamQConfig, spec: EnvSpec, network: NetworkConfig, mixer: Mixer) -> ReplayAgent:
     """Returns an agent of this name whose values `mixer` mixes; raises UserError as `make_qmix` does."""
+    if network.core == "none":
+        reject_other("burn_in", config.burn_in, 0, "network.core is 'none'")
+    elif config.sequence_length == 1:
+        raise UserError(
+            f"sequence_length 1 trains no memory: expected more steps with network.core {network.core!r}, for example 8; or use "
+            f"network.core 'none'"
+        )
     total = config.total_updates
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, total)
     team_q = TeamQ(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.vector_branch import make_vector_branch
 from envpool_bridge.spec.specs import EnvSpec
@@ -74,6 +74,7 @@ class Perturbation(NamedTuple):
 
 def make_perturbation(config: NetworkConfig, spec: EnvSpec, num_actions: int, limit: float) -> Perturbation:
     """Returns a network that changes elements of an action by at most `limit`; raises UserError where the torso does not fit."""
+    validate_read(config, "BCQ", "critic_hidden_sizes")
     inputs = make_inputs(spec, config.torso)
     validate_torso(spec, inputs)
     branch = make_vector_branch(config, inputs, "action", num_actions, {"head": HeadSize(num_actions, 0.01)})

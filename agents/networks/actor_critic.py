@@ -8,11 +8,12 @@ import jax.numpy as jnp
 
 from agents.api import Action, AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.branch import Branch, Heads, HeadSize, Outputs, make_branch
-from agents.networks.config import NetworkConfig, validate_critic_sizes
+from agents.networks.config import NetworkConfig
 from agents.networks.distributions import Distribution
 from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.policy_head import PolicyHead, make_policy_head
 from agents.networks.state_dependent_noise import initial_noise_state, next_noise_state
+from agents.settings import reject_other
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import shown_path
@@ -82,7 +83,8 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     actor_inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, critic_inputs)
     if config.shares_torso:
-        validate_critic_sizes(config, "policy and value share one; use shared_torso=False")
+        reason = "policy and value share a torso, unless shared_torso is False"
+        reject_other("network.critic_hidden_sizes", config.critic_hidden_sizes, None, reason)
     if config.shares_torso and actor_inputs != critic_inputs:
         name = shown_path("observation", spec.critic_only)
         raise UserError(f"{spec.env_id}: only the value may see {name}: give it its own torso (shared_torso=False)")

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Literal, NamedTuple
 
 from agents.ops import validate
+from agents.settings import reject_other
 from envpool_bridge.errors import UserError
 
 IMAGE_TORSOS = ("nature_cnn", "impala_resnet", "cnn")
@@ -16,6 +17,8 @@ DTypeName = Literal["float32", "bfloat16"]
 LogStd = Literal["parameter", "state"]
 
 
+POLICY_FIELDS = ("shared_torso", "critic_hidden_sizes", "squash", "initial_log_std", "log_std", "sde_period")
+"""Fields that only some policies and critics read."""
 POLICY_LOG_STD_RANGE = (-5.0, 2.0)
 """Range of log standard deviations that depend on the state: a vanishing one makes log-probabilities and their ratios explode."""
 
@@ -177,36 +180,25 @@ def _validate_heads(heads_name: str, num_heads: int, size_name: str, size: int) 
         )
 
 
-def validate_critic_sizes(network: NetworkConfig, reason: str) -> None:
-    """Raises UserError, which includes `reason`, if the configuration has sizes of a critic."""
-    if network.critic_hidden_sizes is not None:
-        raise UserError(
-            f"critic_hidden_sizes are those of a critic's own torso, but {reason}: expected None, got "
-            f"{network.critic_hidden_sizes}"
-        )
+def validate_read(network: NetworkConfig, reader: str, *names: str) -> None:
+    """Raises UserError where a field of policies and critics is not its default, and `reader` does not read it.
 
-
-def validate_no_sde(config: NetworkConfig, policy: str) -> None:
-    """Raises UserError if the configuration has noise of gSDE, which a policy of this kind does not explore with."""
-    if config.sde_period is not None:
-        raise UserError(
-            f"sde_period makes noise for PPO, A2C and SAC: expected None for {policy}, got {config.sde_period}; leave it out"
-        )
+    Args:
+        network: Configuration; `shared_torso` may be False everywhere.
+        reader: Noun for the message.
+        names: Fields that it reads.
+    """
+    for name in POLICY_FIELDS:
+        if name not in names and not (name == "shared_torso" and not network.shared_torso):
+            reject_other(
+                f"network.{name}", getattr(network, name), getattr(NetworkConfig, name), f"{reader} does not read it"
+            )
 
 
 def validate_plain_network(name: str, network: NetworkConfig) -> None:
-    """Validates the network of actor and critics of algorithm `name`.
-
-    Raises:
-        UserError: The network is recurrent, or actor and critics share a torso.
-    """
+    """Raises UserError if the network of algorithm `name` is recurrent."""
     if network.core != "none":
         raise UserError(
             f"{name} learns from single transitions, without the state of a memory: expected network.core 'none', got "
             f"{network.core!r}; use it, with stacked frames if one observation does not say enough, or PPO"
-        )
-    if network.shared_torso:
-        raise UserError(
-            f"{name}'s critics see the action in their first layers, so each has a torso of its own: expected "
-            f"network.shared_torso False or None, got True; leave it out"
         )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.branch import Branch, Heads, HeadSize, Outputs, make_branch
-from agents.networks.config import NetworkConfig, validate_no_sde
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.observation_inputs import actor_config, make_inputs, validate_torso
 from agents.networks.state_dependent_noise import (
     feature_log_std,
@@ -46,9 +46,9 @@ def make_deterministic_actor(config: NetworkConfig, spec: EnvSpec, num_actions: 
     """Returns a torso, a head of D outputs that start near 0 (gain 0.01), and tanh.
 
     Raises:
-        UserError: The torso does not fit the observations, or the configuration has noise of gSDE.
+        UserError: The torso does not fit the observations, or the configuration has settings of another policy.
     """
-    validate_no_sde(config, "a policy whose noise does not depend on features")
+    validate_read(config, "a policy with noise of its own", "critic_hidden_sizes")
     branch = _make_actor_branch(config, spec, {"head": HeadSize(num_actions, 0.01)})
 
     def action(params: Params, observation: Observation) -> Array:
@@ -92,8 +92,10 @@ def make_squashed_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) 
     With `config.sde_period` the deviations and the noise are those of gSDE.
 
     Raises:
-        UserError: The torso does not fit the observations.
+        UserError: The torso does not fit the observations, or the configuration has settings of another policy.
     """
+    sde = () if config.sde_period is None else ("sde_period", "initial_log_std")
+    validate_read(config, "a policy whose deviation is an output", "critic_hidden_sizes", *sde)
     if config.sde_period is not None:
         return _make_sde_actor(config, config.sde_period, spec, num_actions)
     heads = {"mean": HeadSize(num_actions, 0.01), "log_std": HeadSize(num_actions, 0.01)}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
-from agents.networks.config import NetworkConfig
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import Path
@@ -136,6 +136,7 @@ def make_sequence_network(
     Raises:
         UserError: The torso does not fit the observations.
     """
+    validate_read(config, "a sequence model")
     inputs = make_inputs(spec, config.torso, without=without)
     hidden = spec.critic_only
     seen = tuple((path, leaf) for path, leaf in inputs.leaves if not hidden or path[: len(hidden)] != hidden)

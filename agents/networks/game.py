@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
-from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.distributions import mask_logits
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from envpool_bridge.errors import UserError
@@ -42,10 +42,9 @@ def make_game_network(config: NetworkConfig, spec: EnvSpec) -> GameNetwork:
     Raises:
         UserError: The rows are not those of a game, the network is recurrent, or it does not fit the board.
     """
-    validate_no_sde(config, "AlphaZero")
+    validate_read(config, "AlphaZero")
     if config.core != "none":
         raise UserError(f"a position has all that a network needs: expected network.core 'none', got {config.core!r}")
-    validate_critic_sizes(config, "AlphaZero has none")
     observation, action = spec.observation, spec.action
     if not isinstance(observation, dict) or STATE not in observation or spec.action_mask != (MASK,):
         raise UserError(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize
-from agents.networks.config import NetworkConfig, validate_no_sde
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.distributions import make_legal
 from agents.networks.team_branch import make_team_branch
 from agents.networks.team_state import make_team_state, memoryless_config
@@ -47,7 +47,7 @@ def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, sha
     Raises:
         UserError: The torso does not fit the observations, or the mask does not fit the actions.
     """
-    validate_no_sde(config, "deterministic policies of a team")
+    validate_read(config, "a team of deterministic policies", "critic_hidden_sizes")
     count = spec.rows_per_env
     policies = make_team_branch(config, spec, {"head": HeadSize(size, 0.01)}, shared=shared, without=spec.critic_only)
     state = make_team_state(spec, config.torso, always_observations=True)

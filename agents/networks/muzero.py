@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
-from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.torsos.mlp import MLP
 from agents.ops.two_hot import two_hot_mean
@@ -130,12 +130,11 @@ def make_muzero_network(
     Raises:
         UserError: The network is recurrent, has sizes of a critic, or does not fit the observations.
     """
-    validate_no_sde(config, "MuZero")
+    validate_read(config, "MuZero")
     if config.core != "none":
         raise UserError(
             f"MuZero unrolls a model of its own, without a recurrent core: expected network.core 'none', got {config.core!r}"
         )
-    validate_critic_sizes(config, "MuZero has none")
     inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, inputs)
     representation = make_branch(config, inputs, {"latent": HeadSize(latent_size, 1.0)})

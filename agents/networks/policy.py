@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from agents.api import Array, Observation, Params
 from agents.networks.branch import HeadSize, make_branch
-from agents.networks.config import NetworkConfig, validate_no_sde
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.distributions import Distribution
 from agents.networks.observation_inputs import make_inputs, validate_torso
 from agents.networks.policy_head import make_policy_head
@@ -31,9 +31,9 @@ def make_policy(config: NetworkConfig, spec: EnvSpec) -> Policy:
 
     Raises:
         UserError: The torso does not fit the observations, squashing or the action mask does not fit the actions, or the
-            configuration has noise of gSDE.
+            configuration has settings of critics or gSDE.
     """
-    validate_no_sde(config, "a policy that imitates")
+    validate_read(config, "a policy that imitates", "squash", "initial_log_std", "log_std")
     inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, inputs)
     head = make_policy_head(config, spec)

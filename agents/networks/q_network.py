@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
-from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.cores.recurrent import Core, make_core
 from agents.networks.distributions import make_legal
 from agents.networks.observation_inputs import ObservationInputs, make_inputs, validate_torso
@@ -86,8 +86,7 @@ def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> Q
         UserError: The action is not one Discrete leaf, or torso or mask do not fit the environment.
     """
     num_actions = validate_discrete(spec)
-    validate_no_sde(config, "a Q-network")
-    validate_critic_sizes(config, "a Q-network has none")
+    validate_read(config, "a Q-network")
     inputs = make_inputs(spec, config.torso, without=spec.critic_only)
     validate_torso(spec, inputs)
     head = QHead(

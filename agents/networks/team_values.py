@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from agents.api import AgentState, Array, InitialAgentStateFn, Observation, Params
 from agents.networks.branch import HeadSize
-from agents.networks.config import NetworkConfig, validate_critic_sizes, validate_no_sde
+from agents.networks.config import NetworkConfig, validate_read
 from agents.networks.distributions import make_legal
 from agents.networks.mixer import Mixer
 from agents.networks.team_branch import make_team_branch
@@ -44,8 +44,7 @@ def make_team_values(config: NetworkConfig, spec: EnvSpec, mixer: Mixer, *, shar
         UserError: Actions other than one Discrete value with as many choices for every agent, or a torso that does not fit.
     """
     count, num_actions = spec.rows_per_env, num_team_actions(spec)
-    validate_no_sde(config, "values of a team")
-    validate_critic_sizes(config, "a team of action values has none")
+    validate_read(config, "a team of action values")
     heads = {"value": HeadSize(num_actions, 1.0)}
     agents = make_team_branch(config, spec, heads, shared=shared, without=spec.critic_only)
 

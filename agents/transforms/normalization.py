@@ -38,7 +38,7 @@ from agents.networks.observation_scale import normalized_leaves
 from agents.ops import validate
 from agents.ops.return_moments import ReturnBatch, ReturnMoments, init_returns, merge_returns, return_batch
 from agents.ops.running_moments import Moments, RunningMoments, batch_moments, deviation, init_moments, merge
-from agents.settings import Nested
+from agents.settings import Nested, Unread
 from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import EnvSpec
 from envpool_bridge.spec.tree import items, lookup, shown_path, unflatten
@@ -73,6 +73,12 @@ class NormalizationConfig(Nested):
 
     def __post_init__(self) -> None:
         validate.positive(self, "clip_observation", "clip_reward", "epsilon", prefix="normalization.")
+
+    def unread(self) -> Unread:
+        """Returns the rules for fields without effect."""
+        yield not self.observations, "observations are not normalized", "clip_observation", "random_start"
+        yield not self.rewards, "rewards are not scaled", "clip_reward"
+        yield not (self.observations or self.rewards), "nothing is normalized", "epsilon"
 
 
 class Normalizer:

@@ -40,7 +40,7 @@ def bench_recurrent(
     """
 
     def measure(core: CoreName) -> dict[str, Any]:
-        network = NetworkConfig(core=core, core_size=core_size)
+        network = NetworkConfig() if core == _WITHOUT else NetworkConfig(core=core, core_size=core_size)
         agent = PPOConfig(chunk_length=None if core == _WITHOUT else chunk_length)
         return measure_training(workers, num_envs, env_steps=env_steps, network=network, agent=agent)
 

@@ -18,7 +18,9 @@ REPLAYING = sorted(
     name for name, entry in AGENTS.items() if "replay" in {field.name for field in dataclasses.fields(entry.config)}
 )
 CONTINUOUS = {"awac", "bcq", "cql", "ddpg", "iql", "maddpg", "rebrac", "sac", "td3", "td3_bc"}
-TEAMS, REMEMBERING = {"vdn", "qmix", "maddpg"}, {"r2d2"}
+TEAMS = {"vdn", "qmix", "maddpg"}
+SIZES: dict[str, Any] = {"hidden_sizes": (8,)}
+NETWORKS: dict[str, dict[str, Any]] = {"dreamer": {}, "r2d2": {**SIZES, "core": "gru", "core_size": 4}}
 SMALL = {
     "decision_transformer": {"context_length": 3, "num_layers": 1, "embedding_size": 8},
     "bcq": {"generator_hidden_sizes": (8,), "num_acting_candidates": 5},
@@ -67,7 +69,7 @@ def agent_of(name: str, **changes) -> ReplayAgent:
     """The agent of the catalogue with a small network."""
     settings = {"replay": ReplayConfig(batch_size=WINDOWS), "total_updates": 10, **SMALL.get(name, {}), **changes}
     config = AGENTS[name].config(**settings)
-    network = NetworkConfig(hidden_sizes=(8,), core="gru" if name in REMEMBERING else "none", core_size=4)
+    network = NetworkConfig(**NETWORKS.get(name, SIZES))
     return AGENTS[name].make(config, spec_of(name), network)
 
 
@@ -90,7 +92,10 @@ def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:
     discrete = rng.integers(0, 3, (steps, rows)).astype(np.int32)
     extras = {key: rng.normal(size=(steps, rows, *spec.shape)).astype(spec.dtype) for key, spec in agent.extras.items()}
     reward = np.repeat(rng.normal(size=(steps, WINDOWS)).astype(np.float32), team, axis=1)
-    trajectory = Trajectory(
+    # Arrays of NumPy, which the annotations do not allow.
+    make_trajectory: Any = Trajectory
+    make_sample: Any = Sample
+    trajectory = make_trajectory(
         observation=observation,
         is_first=np.concatenate([np.zeros((1, rows), bool), ~valid]),
         action=continuous if name in CONTINUOUS else discrete,
@@ -103,4 +108,4 @@ def sample_for(name: str, agent: ReplayAgent, seed: int = 0) -> Sample:
         agent_state=jax.device_get(agent.initial_agent_state(rows)),
     )
     probability = rng.uniform(0.001, 0.01, WINDOWS).astype(np.float32)
-    return Sample(trajectory, probability, np.int32(400))
+    return make_sample(trajectory, probability, np.int32(400))

@@ -54,7 +54,7 @@ def train(directory, env_steps=None, updates=5, core="none", **changes):
     config = run_config(**{**settings, **changes})
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
-    network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=8)
+    network = NetworkConfig(hidden_sizes=(16,), core=core, **({"core_size": 8} if core != "none" else {}))
     agent = make_ppo(
         PPOConfig(num_epochs=2, num_minibatches=2, chunk_length=4 if core != "none" else None), spec, network
     )

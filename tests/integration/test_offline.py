@@ -219,7 +219,8 @@ def test_a_share_of_each_sample_is_from_the_dataset(recorded, tmp_path, monkeypa
         "total_env_steps": 320,
         "gradient_steps": None,
     }
-    agent = dataclasses.replace(DQN, replay=replay, importance_sampling_end=DQN.importance_sampling_exponent)
+    beta = {"importance_sampling_end": DQN.importance_sampling_exponent} if exponent else {}
+    agent = dataclasses.replace(DQN, replay=replay, **beta)
     report = experiment(tmp_path, recorded, agent, **options).train(quiet=True)
     assert report.env_steps == 320
     sizes = {count for _, count in samples}

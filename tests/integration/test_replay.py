@@ -101,7 +101,8 @@ def train(
     config = run_config(**{**settings, **changes})
     algorithm = dataclasses.replace(algorithm, replay=replay)
     env_id = "Pendulum-v1" if isinstance(algorithm, SACConfig) else "CartPole-v1"
-    env, network = EnvConfig(env_id, suite=suite, frame_stack=frame_stack), NetworkConfig(hidden_sizes=(16,))
+    env = EnvConfig(env_id, suite=suite, frame_stack=frame_stack)
+    network = NetworkConfig() if isinstance(algorithm, DreamerConfig) else NetworkConfig(hidden_sizes=(16,))
     experiment = Experiment(env, network, algorithm, config)
     source = make_env(experiment.env)
     spec = source.spec()

@@ -41,7 +41,8 @@ def learnt(directory, network, updates, learning_rate=3e-3):
     ids=["gru", "lstm", "gtrxl"],
 )
 def test_recurrent_network_learns_the_cue_and_its_value(tmp_path, core, updates, learning_rate):
-    network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=16, core_heads=2, core_memory=4)
+    heads = {"core_heads": 2, "core_memory": 4} if core == "gtrxl" else {}
+    network = NetworkConfig(hidden_sizes=(16,), core=core, core_size=16, **heads)
     mean_return, net, params = learnt(tmp_path, network, updates, learning_rate)
     assert mean_return == 1.0
     observation = np.zeros((4, 2, 1), np.float32)

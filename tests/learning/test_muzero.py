@@ -24,7 +24,6 @@ PLAIN = MuZeroConfig(
         capacity=4_096, batch_size=64, min_size=256, gradient_steps_per_env_step=0.25, priority_exponent=0.5
     ),
     gumbel=GumbelConfig(4),
-    puct=PUCTConfig(8),
     latent_size=16,
     value_limit=5,
     unroll_steps=3,
@@ -36,7 +35,7 @@ PLAIN = MuZeroConfig(
 )
 KINDS = {
     "gumbel": PLAIN,
-    "puct": dataclasses.replace(PLAIN, search="puct"),
+    "puct": dataclasses.replace(PLAIN, search="puct", gumbel=GumbelConfig(), puct=PUCTConfig(8)),
     "reanalysis": dataclasses.replace(PLAIN, reanalyze_fraction=0.5),
 }
 NETWORK = NetworkConfig(hidden_sizes=(32,), activation="relu", layer_norm=True)
@@ -89,9 +88,7 @@ def test_a_few_updates_of_the_atari_experiment_in_small(tmp_path):
     replay = dataclasses.replace(
         experiment.agent.replay, capacity=1_024, batch_size=4, min_size=64, gradient_steps_per_env_step=0.0625
     )
-    agent = dataclasses.replace(
-        experiment.agent, replay=replay, gumbel=GumbelConfig(2), latent_size=8, projection_size=8, value_limit=10
-    )
+    agent = dataclasses.replace(experiment.agent, replay=replay, gumbel=GumbelConfig(2), latent_size=8, value_limit=10)
     network = dataclasses.replace(experiment.network, torso="nature_cnn", hidden_sizes=(8,))
     run = change_run(
         experiment.run, directory=str(tmp_path), name="run", num_envs=4, total_env_steps=384, eval_final_episodes=0

@@ -18,6 +18,8 @@ def other_values(hint: Any, value: Any) -> Iterator[Any]:
         yield from (choice for choice in get_args(hint) if choice != value)
     elif get_origin(hint) is tuple:
         yield from ((*(value or ()), 5), (*(value or ()), "a"), ((8, 3, 1), (4, 3, 1)))
+    elif hint is str:
+        yield f"{value}_"
     elif hint is bool:
         yield not value
     elif hint is int:

@@ -20,7 +20,7 @@ from jaxsrl.envs.pgx import PgxEnv, make_pgx, pgx_rules
 
 ENV = PgxEnv("tic_tac_toe", '{"with_state": true}')
 NETWORK = NetworkConfig(hidden_sizes=(8,))
-CONFIG = AlphaZeroConfig(gumbel=GumbelConfig(8, value_scale=1.0), puct=PUCTConfig(8))
+CONFIG = AlphaZeroConfig(gumbel=GumbelConfig(8, value_scale=1.0))
 
 
 def positions(moves):
@@ -52,10 +52,13 @@ def test_the_discount_of_the_model_changes_the_player():
     assert (float(other.reward[0]), float(other.discount[0])) == (0.0, -1.0)
 
 
-@pytest.mark.parametrize("search", ["gumbel", "puct"])
+@pytest.mark.parametrize(
+    "search",
+    [{"search": "gumbel", "gumbel": GumbelConfig(64)}, {"search": "puct", "puct": PUCTConfig(64)}],
+    ids=["gumbel", "puct"],
+)
 def test_search_wins_and_blocks_with_an_untrained_network(search):
-    config = dataclasses.replace(CONFIG, search=search, gumbel=GumbelConfig(64, value_scale=1.0), puct=PUCTConfig(64))
-    agent = make_alphazero(config, ENV.spec(), NETWORK)
+    agent = make_alphazero(AlphaZeroConfig(**search), ENV.spec(), NETWORK)
     params, act = agent.init(jax.random.key(0)).params, jax.jit(agent.act, static_argnums=5)
     wins, blocks = positions([0, 3, 1, 4])[0], positions([0, 8, 1])[0]
     both = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), wins, blocks)
@@ -129,7 +132,10 @@ def test_targets_equal_a_walk_along_each_game():
             lambda: make_alphazero(dataclasses.replace(CONFIG, game="agents.search:nothing"), ENV.spec(), NETWORK),
             "module:name",
         ),
-        (lambda: make_alphazero(CONFIG, ENV.spec(), NetworkConfig(sde_period=4)), "expected None for AlphaZero"),
+        (
+            lambda: make_alphazero(CONFIG, ENV.spec(), NetworkConfig(sde_period=4)),
+            "sde_period 4 has no effect: AlphaZero",
+        ),
         (lambda: AlphaZeroConfig(random_moves=2.0), "random_moves"),
         (lambda: AlphaZeroConfig(replay=ReplayConfig(priority_exponent=0.6)), "no importance weights"),
         (lambda: GumbelConfig(value_scale=-1.0), "gumbel.value_scale must be at least 0"),

@@ -252,7 +252,9 @@ def test_dqn_acts_with_epsilon_of_the_version(learnt):
 
 def test_apex_rows_explore_at_their_own_rates():
     rows = 4_000
-    config = DQNConfig(epsilon_start=0.5, epsilon_end=0.5, apex_alpha=7.0, total_updates=10, initial_priority="actor")
+    config = dataclasses.replace(
+        prioritized(1.0), epsilon_start=0.5, epsilon_end=0.5, apex_alpha=7.0, initial_priority="actor"
+    )
     agent = make_dqn(config, MASKED, NETWORK)
     params = jax.jit(agent.init)(jax.random.key(0)).params
     legal = np.tile(np.array([1, 0, 1, 1], np.int8), (rows, 1))

@@ -43,12 +43,10 @@ MASKED = EnvSpec(
 NETWORK = NetworkConfig(hidden_sizes=(8,))
 CONFIG = MuZeroConfig(
     gumbel=GumbelConfig(4),
-    puct=PUCTConfig(4),
     latent_size=5,
     value_limit=6,
     unroll_steps=K,
     n_step=N_STEP,
-    num_proposals=8,
 )
 
 
@@ -278,9 +276,13 @@ def test_returns_of_old_windows_bootstrap_earlier():
         )
 
 
-@pytest.mark.parametrize("name", ["gumbel", "puct"])
-def test_illegal_actions_are_never_taken(name):
-    config = dataclasses.replace(CONFIG, search=name)
+@pytest.mark.parametrize(
+    "search",
+    [{"gumbel": GumbelConfig(4)}, {"search": "puct", "gumbel": GumbelConfig(), "puct": PUCTConfig(4)}],
+    ids=["gumbel", "puct"],
+)
+def test_illegal_actions_are_never_taken(search):
+    config = dataclasses.replace(CONFIG, **search)
     agent = make_muzero(config, MASKED, NETWORK)
     params, random, rows = agent.init(jax.random.key(0)).params, np.random.default_rng(0), 64
     legal = random.random((rows, ACTIONS)) < 0.5

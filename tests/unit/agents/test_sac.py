@@ -387,7 +387,7 @@ def test_sac_rejects_invalid_configurations(change, message):
 def test_sac_rejects_unsupported_settings():
     with pytest.raises(UserError, match=r"expected network.core 'none', got 'lstm'"):
         make_sac(SACConfig(), SPEC, NetworkConfig(core="lstm"))
-    with pytest.raises(UserError, match=r"SAC's critics see the action.*got True"):
+    with pytest.raises(UserError, match=r"network.shared_torso True has no effect"):
         make_sac(SACConfig(), SPEC, NetworkConfig(shared_torso=True))
     for entropy in (2.0, float("nan"), float("-inf")):
         with pytest.raises(UserError, match=rf"must be finite and below 1.386.*got {entropy}; None stands for -2"):

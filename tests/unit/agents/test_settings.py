@@ -10,10 +10,13 @@ import pytest
 from agents.api import ReplayConfig
 from agents.catalog import AGENTS
 from agents.dqn import DQNConfig
+from agents.networks.config import NetworkConfig
 from agents.ops.optimizers import OptimizerConfig
 from agents.ppo import PPOConfig
 from agents.sac import SACConfig
+from agents.search.puct import PUCTConfig
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 from tests.support.other_values import changes
 
 DEFAULTS = {name: algorithm.config() for name, algorithm in AGENTS.items()}
@@ -35,6 +38,28 @@ def test_a_nested_field_keeps_the_algorithms_other_values(name, field):
                 assert getattr(config, field) == dataclasses.replace(default, **{changed: value})
                 tried.add(changed)
     assert tried
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "network", "message"),
+    [
+        ("dqn", {"v_max": 5.0}, {}, "v_max 5.0 has no effect: value_type is 'scalar'; omit it, or use 10.0"),
+        ("ppo", {}, {"core_size": 8}, "network.core_size 8 has no effect: network.core is 'none'; omit it, or use 128"),
+        (
+            "ppo",
+            {},
+            {"squash": True},
+            "network.squash True has no effect: the action is 'discrete'; omit it, or use False",
+        ),
+        ("r2d2", {"epsilon_decay_fraction": 0.1}, {"core": "gru"}, "no effect: epsilon_end - epsilon_start is 0.0"),
+        ("dqn", {}, {"shared_torso": True}, "network.shared_torso True has no effect: a Q-network does not read it"),
+        ("muzero", {"puct": PUCTConfig(8)}, {}, "puct.num_simulations 8 has no effect: search is 'gumbel'; omit it"),
+    ],
+)
+def test_settings_without_effect_are_rejected(name, settings, network, message):
+    spec = EnvSpec("test", ArraySpec((3,), "float32"), DiscreteSpec(2))
+    with pytest.raises(UserError, match=message):
+        AGENTS[name].make(AGENTS[name].config(total_updates=9, **settings), spec, NetworkConfig(**network))
 
 
 def test_completed_values_stay_in_another_algorithm():

@@ -362,6 +362,10 @@ def test_a_target_may_follow_slowly():
 
 
 def test_team_q_rejects_invalid_networks_and_actions():
+    with pytest.raises(UserError, match="sequence_length 1 trains no memory: .* or use network.core 'none'"):
+        make_vdn(VDNConfig(total_updates=4), team(), RECURRENT)
+    with pytest.raises(UserError, match="burn_in 2 has no effect: network.core is 'none'"):
+        make_vdn(VDNConfig(total_updates=4, burn_in=2), team(), NETWORK)
     box = ArraySpec((2,), "float32")
     with pytest.raises(UserError, match="expected one Discrete action, got ArraySpec"):
         make_vdn(CONFIG, EnvSpec("e", box, ArraySpec((1,), "float32", -1.0, 1.0)), NETWORK)

@@ -279,7 +279,7 @@ def hidden_sizes(branch) -> list[int]:
 
 @pytest.mark.parametrize("name", ["nature_cnn", "q", "team_values"])
 def test_critic_sizes_without_a_torso_are_rejected(name):
-    with pytest.raises(UserError, match=r"critic_hidden_sizes are those of a critic's own torso, but"):
+    with pytest.raises(UserError, match=r"network.critic_hidden_sizes \(5, 4\) has no effect"):
         NETWORKS[name](OWN_CRITIC)
 
 

@@ -45,7 +45,7 @@ def no_module(config: NetworkConfig) -> str:
     return config.torso
 
 
-SINES = NetworkConfig(f"{__name__}:Sines", hidden_sizes=(5,), core_size=4)
+SINES = NetworkConfig(f"{__name__}:Sines", hidden_sizes=(5,))
 NUMBER = 3
 
 
@@ -63,7 +63,7 @@ def bound(name):
 
 
 def recurrent(core):
-    return NetworkConfig(**(vars(SINES) | {"core": core}))
+    return NetworkConfig(**(vars(SINES) | {"core": core, "core_size": 4}))
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "dqn", "r2d2"])

@@ -190,10 +190,8 @@ def test_update_trains_the_matrix(name):
     ],
 )
 def test_policies_that_cannot_have_this_noise_reject_it(make, config):
-    with pytest.raises(
-        UserError, match="sde_period makes noise for PPO, A2C and SAC: expected None for (a policy|MuZero)"
-    ):
-        make(config, SPEC, NETWORK)
+    with pytest.raises(UserError, match="network.sde_period 4 has no effect: (a policy|MuZero)"):
+        make(config, SPEC, NetworkConfig(sde_period=4))
 
 
 def test_networks_without_gaussian_features_are_rejected():

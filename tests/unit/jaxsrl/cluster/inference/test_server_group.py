@@ -45,7 +45,7 @@ def run_of(lag, servers=1, core="none", gpus=0, **changes):
     run = run_config(**{**sizes, "max_policy_lag": lag, **changes})
     source = make_env(EnvConfig("CartPole-v1"))
     spec = source.spec()
-    network = NetworkConfig(hidden_sizes=(8,), core=core, core_size=4)
+    network = NetworkConfig(hidden_sizes=(8,), core=core, **({"core_size": 4} if core != "none" else {}))
     agent = make_ppo(PPOConfig(num_minibatches=1), spec, network)
     local = PLANS["single_learner_fine"](run, Resources(4, "cpu", 1))
     nodes = [Node(name, cores, gpus) for name, cores in NODES.items()]

@@ -21,7 +21,7 @@ from jaxsrl.evaluation.export import export
 from jaxsrl.evaluation.export.export import export_policy
 from jaxsrl.evaluation.export.validate_export import load_policy
 
-SMALL = NetworkConfig(hidden_sizes=(8, 8), core_size=8, core_heads=2, core_memory=4)
+SMALL = NetworkConfig(hidden_sizes=(8, 8))
 VECTOR = ArraySpec((3,), "float32", -2.0, 2.0)
 FRAMES = ArraySpec((36, 36, 2), "uint8", 0, 255)
 DISCRETE = EnvSpec("Discrete-v0", VECTOR, DiscreteSpec(4))
@@ -33,14 +33,19 @@ CASES = {
     "ppo box": (make_ppo, PPOConfig(), BOX, {}),
     "ppo gsde": (make_ppo, PPOConfig(), BOX, {"sde_period": 4}),
     "ppo state-dependent": (make_ppo, PPOConfig(), BOX, {"log_std": "state"}),
-    "ppo gru": (make_ppo, PPOConfig(), DISCRETE, {"core": "gru"}),
-    "ppo lstm": (make_ppo, PPOConfig(), BOX, {"core": "lstm"}),
-    "ppo gtrxl": (make_ppo, PPOConfig(), DISCRETE, {"core": "gtrxl"}),
+    "ppo gru": (make_ppo, PPOConfig(), DISCRETE, {"core": "gru", "core_size": 8}),
+    "ppo lstm": (make_ppo, PPOConfig(), BOX, {"core": "lstm", "core_size": 8}),
+    "ppo gtrxl": (
+        make_ppo,
+        PPOConfig(),
+        DISCRETE,
+        {"core": "gtrxl", "core_size": 8, "core_heads": 2, "core_memory": 4},
+    ),
     "ppo layer norm": (make_ppo, PPOConfig(), BOX, {"layer_norm": True, "activation": "gelu", "squash": True}),
     "ppo nature cnn": (make_ppo, PPOConfig(), IMAGES, {"torso": "nature_cnn"}),
     "ppo resnet": (make_ppo, PPOConfig(), IMAGES, {"torso": "impala_resnet"}),
     "dqn": (make_dqn, DQNConfig(epsilon_start=0.1, epsilon_end=0.1), DISCRETE, {}),
-    "r2d2": (make_r2d2, R2D2Config(), DISCRETE, {"core": "lstm"}),
+    "r2d2": (make_r2d2, R2D2Config(), DISCRETE, {"core": "lstm", "core_size": 8}),
     "sac": (make_sac, SACConfig(), BOX, {}),
     "td3": (make_td3, TD3Config(), BOX, {}),
 }
