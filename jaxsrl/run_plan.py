@@ -71,8 +71,9 @@ _PARTS = ("agent", "network", "make_agent")
 
 
 def run_path(config: RunConfig, agent: AnyAgent, spec: EnvSpec, experiment: Any) -> Path:
-    """Returns the run directory."""
-    return Path(config.directory) / (config.name or python_run_name(experiment, config, agent, spec.env_id))
+    """Returns the run directory, as an absolute path: environments and callbacks may change the working directory."""
+    name = config.name or python_run_name(experiment, config, agent, spec.env_id)
+    return (Path(config.directory) / name).absolute()
 
 
 def run(

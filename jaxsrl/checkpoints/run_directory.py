@@ -1,5 +1,6 @@
 """Directory of a run: its lock and its files."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -91,6 +92,14 @@ class RunDirectory:
         write_json(self.path / CONFIG, config)
         self.write_plan(plan)
         return "changed: " + ", ".join(changes) if changes else ""
+
+    def validate_presence(self) -> None:
+        """Raises UserError if the directory was removed or renamed; a checkpoint would start another one."""
+        if not (self.path / CONFIG).exists():
+            raise UserError(
+                f"the run directory {self.path} was removed or renamed while the run trains: keep it in its place; "
+                f"updates since its newest checkpoint are lost"
+            )
 
     def write_plan(self, plan: Any) -> None:
         """Writes the plan, as JSON data."""
@@ -191,10 +200,18 @@ def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:
         holder = lock.read().strip() or "another process"
         lock.close()
         raise UserError(f"{kind} {path} is in use by {holder}: wait for it, or choose another {name}") from error
-    lock.truncate(0)
+    except OSError as error:  # Lustre without -o flock, some FUSE
+        message = f"the file system cannot lock {path} ({error.strerror}): start no second process in this {kind}"
+        sys.stderr.write(f"warning: {message}\n")
     started = time.strftime("%Y-%m-%d %H:%M:%S")
-    lock.write(f"process {os.getpid()} on {socket.gethostname()}, started {started}")
-    lock.flush()
+    try:
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}, started {started}")
+        lock.flush()
+    except OSError as error:  # a full disk
+        with contextlib.suppress(OSError):
+            lock.close()
+        raise UserError(f"cannot write the {kind} {path}: {error.strerror}; choose {place}") from error
     return lock
 
 

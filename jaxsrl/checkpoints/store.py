@@ -10,6 +10,7 @@ made from those names.
 
 import contextlib
 import ctypes
+import errno
 import functools
 import itertools
 import os
@@ -66,6 +67,11 @@ class RemovedCheckpointError(UserError):
 
 class CheckpointSaveError(Exception):
     """Checkpoint that could not be written; earlier ones are unchanged."""
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Returns whether the disk or a quota has no room."""
+        return any(os.strerror(number) in str(self) for number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def flatten(tree: Any, prefix: str) -> Arrays:

@@ -1,5 +1,6 @@
 """CPU time and memory of a run's processes, of the host and of its GPUs, as values of records."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ class MachineUsage:
     """Usage by this run and by the whole machine. Thread-safety: one thread.
 
     It reads counters of the system and never waits; what is too expensive at this interval keeps its last value (`ProcessTree`).
+    If the system does not give them, all values stay.
 
     Args:
         devices: of jax, whose memory to read; those that use the host's memory report none.
@@ -31,8 +33,13 @@ class MachineUsage:
 
     def values(self) -> dict[str, float]:
         """Returns values by metric name: rates are since the last measurement, all else is of now."""
+        with contextlib.suppress(OSError, psutil.Error):  # no free descriptors, or a /proc that hides processes
+            self._measure()
+        return self._values
+
+    def _measure(self) -> None:
         if not self._processes.update():
-            return self._values
+            return
         now, before = self._clock(), self._seconds
         elapsed = max(now - self._measured_at, 1e-9)
         self._measured_at, self._seconds = now, self._cpu_seconds()
@@ -42,7 +49,6 @@ class MachineUsage:
             values[f"process/{group}/memory_bytes"] = float(usage.memory_bytes)
             values[f"process/{group}/count"] = float(len(usage.pids))
         self._values = values | self._gpu_values() | self._device_values()
-        return self._values
 
     def _cpu_seconds(self) -> dict[str, float]:
         return {group: usage.cpu_seconds for group, usage in self._processes.groups.items()}

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
@@ -11,10 +12,15 @@ from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import write_json
 
 INDEX, LOCK = "index.json", ".lock"
+_LOCK_SECONDS, _POLL_SECONDS = 10.0, 0.02
 
 
 class FrozenModelsError(UserError):
     """A change of a store that its owner has frozen."""
+
+
+class BusyModelsError(UserError):
+    """A store whose lock another process does not release."""
 
 
 class Index(TypedDict):
@@ -69,8 +75,26 @@ def change_index(directory: Path, unfreezes: bool = False) -> Iterator[Index]:
 
 @contextlib.contextmanager
 def lock_store(directory: Path) -> Iterator[None]:
-    """Waits for the lock of a store; the kernel releases it if the process ends."""
+    """Waits for the lock of a store; the kernel releases it if the process ends. File systems without locks have none.
+
+    Raises:
+        BusyModelsError: another process holds it for too long.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + _LOCK_SECONDS
     with open(directory / LOCK, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > end:
+                    raise BusyModelsError(
+                        f"another process holds the lock of the models in {directory} for more than {_LOCK_SECONDS:.0f} s: "
+                        f"end it, or wait for it"
+                    ) from error
+                time.sleep(_POLL_SECONDS)
+                continue
+            except OSError:  # no locks; the lock of the run directory has warned
+                pass
+            break
         yield

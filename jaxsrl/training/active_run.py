@@ -18,7 +18,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.metrics.sinks import Sinks
-from jaxsrl.models.index import FrozenModelsError
+from jaxsrl.models.index import BusyModelsError, FrozenModelsError
 from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.training.reporter import update_metrics
 from jaxsrl.training.run_state import state_to_arrays
@@ -97,7 +97,7 @@ class ActiveRun:
         return ModelStore(self.directory / MODELS).save(self.num_updates, arrays, metadata, tags, **notes)
 
     def try_save_model(self, tags: Sequence[str]) -> bool:
-        """Saves the learner state as `save_model` does; where the disk is full or the store frozen, writes that to the log.
+        """Saves the learner state as `save_model` does; where that fails, writes it to the log.
 
         Returns:
             Whether it was saved.
@@ -105,14 +105,14 @@ class ActiveRun:
         return self.try_write(f"the model of update {self.num_updates}", lambda: self.save_model(tags))
 
     def try_write(self, what: str, write: Callable[[], Any]) -> bool:
-        """Calls `write`; where the disk is full or the store frozen, writes to the log that `what` was not saved.
+        """Calls `write`; where the disk is full or the store frozen or in use, writes to the log that `what` was not saved.
 
         Returns:
             Whether it was.
         """
         try:
             write()
-        except (OSError, CheckpointSaveError, FrozenModelsError) as error:
+        except (OSError, CheckpointSaveError, FrozenModelsError, BusyModelsError) as error:
             self.log(f"{what} was not saved: {error}; training continues")
             return False
         return True

@@ -118,6 +118,7 @@ class RunCheckpoints:
 
         Raises:
             CheckpointSaveError: it could not be written, and it must.
+            UserError: the run directory was removed or renamed.
         """
         setup, update = self._setup, learner.num_updates
         # Also where the main process then fails to write: all processes decide alike on the next save.
@@ -125,6 +126,7 @@ class RunCheckpoints:
         arrays = self._coordinator.merge_rows(self._trainable.to_arrays())
         metadata = {**setup.identity, "env_steps": update * setup.config.env_steps_per_update}
         if self._coordinator.is_main:
+            setup.directory.validate_presence()
             try:
                 self._store.save(update, arrays, metadata)
             except CheckpointSaveError as error:

@@ -10,6 +10,8 @@ import jax
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.run_directory import NUM_UPDATES
+from jaxsrl.checkpoints.store import CheckpointSaveError
+from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.machine.lifecycle import stop_on_signals
 from jaxsrl.machine.provenance import read_provenance
@@ -27,6 +29,8 @@ from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.trainable import Trainable
 from jaxsrl.training.watchdog import Watchdog
 
+_MOST_LINES = 20
+_DISK_SECONDS, _WAIT_SECONDS = 15.0, 0.1
 _PROGRESS = frozenset({"calls", "rows", "samples", "gradients", "env_steps", "slots", "replayed_steps_total"})
 """Last parts of the names of totals that grow only while the run makes progress; counts of failures grow without."""
 
@@ -85,6 +89,7 @@ class TrainingLoop:
             self._learner = learner = trainable.start()
             self._reporter = self._make_reporter(sinks, learner, started)
             self._active = ActiveRun(setup, trainable, learner, sinks, self)
+            held.push(self._end_by_error)
             trainable.check_restored(self.should_stop)
             if self._takes_episodes:
                 trainable.take_episodes()  # from here on they are kept
@@ -96,7 +101,7 @@ class TrainingLoop:
             setup.lifecycle.raise_error()
             is_unsaved = self._is_changed or learner.num_updates > max(first, self._checkpoints.saved_update or 0)
             if self._coordinator.decide(is_unsaved):  # only process 0 knows whether its last save failed
-                self._save(learner, must=True)
+                self._save_last(learner)
             self.call("on_stop", setup.lifecycle.stop_signal or self.stop_reason or "complete")
             if self._reporter.has_news:
                 self._write_record()
@@ -173,14 +178,23 @@ class TrainingLoop:
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function of every callback. An error ends the run, after a checkpoint."""
-        try:
-            for callback in self._callbacks:
-                getattr(callback, name)(self._active, *arguments)
-        except Exception:
-            has_trained = self._learner is not None and self._learner.num_updates > 0
-            if name != "on_checkpoint" and self._coordinator.is_alone and has_trained:
+        for callback in self._callbacks:
+            getattr(callback, name)(self._active, *arguments)
+
+    def _end_by_error(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        """Writes to the log which error ends the run, and saves the updates since the newest checkpoint."""
+        learner, log = self._learner, self._setup.directory.log
+        if error is None or learner is None:
+            return
+        log(f"ends by an error after update {learner.num_updates}: {_shorten(error)}")
+        # Errors of saves and of updates that are not finite leave nothing better to save; other processes would not save along.
+        if isinstance(error, CheckpointSaveError | NotFiniteError) or not isinstance(error, Exception):
+            return
+        if self._coordinator.is_alone and learner.num_updates > 0:
+            try:
                 self._save_if_new()
-            raise
+            except Exception as failure:  # noqa: BLE001  the first error ends the run
+                log(f"the updates since the newest checkpoint are lost: {_shorten(failure)}")
 
     def counts(self) -> dict[str, float]:
         """Returns counts that grow while the run makes progress; from any thread, without a wait."""
@@ -235,6 +249,22 @@ class TrainingLoop:
         self.call("on_checkpoint", self._setup.directory.checkpoints / str(learner.num_updates))
         return True
 
+    def _save_last(self, learner: AnyLearner) -> None:
+        """Saves the end of the run. On a full disk it waits for room, until a signal comes."""
+        lifecycle = self._setup.lifecycle
+        while True:
+            try:
+                self._save(learner, must=True)
+                return
+            except CheckpointSaveError as error:
+                if not error.is_disk_full or lifecycle.stop_signal or not self._coordinator.is_alone:
+                    raise
+                self._setup.log(f"{error}; waits for room on the disk, or for a signal to end without this checkpoint")
+            end = time.monotonic() + _DISK_SECONDS
+            while time.monotonic() < end and not lifecycle.stop_signal:
+                self.forgive_wait()
+                time.sleep(_WAIT_SECONDS)
+
     def _write_record(self) -> None:
         if self._reporter is not None:
             self._reporter.write({**self._episode_metrics(), **self._trainable.episode_timings()})
@@ -284,6 +314,11 @@ class TrainingLoop:
         path, reason = setup.directory.path, self.stop_reason
         repaired = 0 if self._reporter is None else self._reporter.repaired_outputs
         return RunReport(path, state, num_updates, env_steps, seconds, metrics, stopped, reason, True, before, repaired)
+
+
+def _shorten(error: BaseException) -> str:
+    """Returns an error's type and the first lines of its text."""
+    return "\n".join(f"{type(error).__name__}: {error}".splitlines()[:_MOST_LINES])
 
 
 def select_progress(totals: dict[str, float]) -> dict[str, float]:
