@@ -157,7 +157,7 @@ def test_a_run_that_spends_its_gradient_budget_is_finished(tmp_path):
     assert (summary.state, summary.progress, summary.num_updates) == ("finished", 1.0, 6)
 
 
-def test_train_closes_with_the_error_and_saves_nothing(tmp_path):
+def test_train_closes_with_the_error_and_saves_before(tmp_path):
     def fail(number):
         if number == 2:
             raise ArithmeticError("step 2")
@@ -166,7 +166,7 @@ def test_train_closes_with_the_error_and_saves_nothing(tmp_path):
     with pytest.raises(ArithmeticError) as raised:
         train(tmp_path, counter)
     assert counter.events[-1] is raised.value
-    assert CheckpointStore(tmp_path / "checkpoints").steps() == []
+    assert CheckpointStore(tmp_path / "checkpoints").steps() == [2]
 
 
 def test_train_stops_between_updates_on_a_signal(tmp_path):
