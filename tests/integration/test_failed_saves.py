@@ -126,7 +126,7 @@ class Fails(gymnasium.Env):
         return np.zeros(3, np.float32), 1.0, False, False, {}
 
 
-def test_an_error_of_an_environment_loses_no_update_and_is_in_the_log(tmp_path, monkeypatch):
+def test_an_error_of_an_environment_is_logged_after_a_save(tmp_path, monkeypatch):
     monkeypatch.setattr(Fails, "at", 4 * 4 * 3 + 9)  # in the trajectory of update 4, between two checkpoints
     with pytest.raises(Exception, match="a rare failure"):
         train(tmp_path, Fails)
@@ -137,7 +137,7 @@ def test_an_error_of_an_environment_loses_no_update_and_is_in_the_log(tmp_path, 
     assert train(tmp_path, Fails).num_updates == 6
 
 
-def test_a_run_stays_where_it_is_when_the_working_directory_changes(tmp_path, monkeypatch):
+def test_a_run_survives_a_change_of_the_working_directory(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "here")
