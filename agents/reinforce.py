@@ -50,8 +50,6 @@ class REINFORCEConfig(PolicyGradientConfig):
 @keeps_binding
 def make_reinforce(config: REINFORCEConfig, spec: EnvSpec, network: NetworkConfig | ActorCritic) -> Agent:
     """Returns REINFORCE for this environment and network; raises UserError where they do not fit."""
-    if not (config.baseline or config.bootstrap):
-        config = dataclasses.replace(config, value_coef=0.0)
     agent = make_policy_gradient_agent("reinforce", config, spec, network, loss)
     return agent._replace(data=OnPolicy(max_lag=0))
 
@@ -73,7 +71,8 @@ def loss(
     weight = counts.astype(value.dtype)
     if config.normalize_advantage:
         advantage = returns.standardize(advantage, weight)
-    coefficients = ActorCriticCoefficients(config.value_coef, entropy_coef, config.value_huber_delta)
+    value_coef = config.value_coef if config.baseline or config.bootstrap else 0.0
+    coefficients = ActorCriticCoefficients(value_coef, entropy_coef, config.value_huber_delta)
     total, metrics = actor_critic_loss(log_prob, entropy, value[:-1], advantage, target, weight, coefficients)
     metrics["policy/approx_kl"] = returns.weighted_mean(approximate_kl(log_ratio), weight)
     valid = trajectory.valid.astype(value.dtype)

@@ -62,7 +62,8 @@ def _agent(name, form, is_normalized):
         sizes["normalize_observations"] = True
     if is_normalized and "normalization" in fields:
         sizes["normalization"] = NormalizationConfig(observations=True)
-    network = dataclasses.replace(test_agents.NETWORK, core="gru" if name == "r2d2" else "none", core_size=4)
+    core = {"core": "gru", "core_size": 4} if name == "r2d2" else {}
+    network = dataclasses.replace(test_agents.NETWORK, **core)
     spec = _spec(name, *OTHERS.get(form, FLOATS))
     return AGENTS[name].make(AGENTS[name].config(total_updates=10, **sizes), spec, network)
 
