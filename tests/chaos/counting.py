@@ -49,7 +49,7 @@ class Counting(gymnasium.Env):
 
 
 def make_pool(shape, make_env: Callable[[], gymnasium.Env] = Counting, supervision=PATIENT, **options):
-    return EnvPool(GymnasiumSource(make_env), shape, PoolOptions(run_seed=7, supervision=supervision, **options))
+    return EnvPool(GymnasiumSource(make_env), shape, PoolOptions(run_seed=9, supervision=supervision, **options))
 
 
 def begin(pool):
