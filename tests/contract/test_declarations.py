@@ -19,7 +19,8 @@ from envpool_bridge.spec.specs import ArraySpec
 from tests.contract import replaying_agents, test_agents
 from tests.contract.test_learning_rates import learned
 
-LARGEST, QUICK = 1_000, ("dqn", "ppo", "sac")
+LARGEST = 1_000
+IN_SUITE = {("dqn", "int16"), ("ppo", "float32"), ("sac", "int16")}
 FLOATS = ArraySpec((3,), "float32", -1.0, 1.0), ArraySpec((2,), "float32", -1.0, 1.0)
 OTHERS = {
     "int16": (ArraySpec((3,), "int16", -LARGEST, LARGEST), ArraySpec((2,), "float32", 0.0, 100.0)),
@@ -109,9 +110,13 @@ def _distance(one, other):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in sorted(AGENTS)]
+    ("name", "form", "is_normalized"),
+    [
+        pytest.param(name, form, is_normalized, marks=() if (name, form) in IN_SUITE else pytest.mark.slow)
+        for name in sorted(AGENTS)
+        for form, is_normalized in (("int16", False), ("float32", True))
+    ],
 )
-@pytest.mark.parametrize(("form", "is_normalized"), [("int16", False), ("float32", True)])
 def test_updates_do_not_depend_on_the_declaration(name, form, is_normalized):
     (first, small, action), (_, other, same) = (_learned(name, each, is_normalized) for each in ("small", form))
     assert _distance(small, other) < 0.02 * _distance(small, first)

@@ -214,7 +214,7 @@ AGENTS: dict[str, Callable[[EnvConfig], Experiment]] = {
     ),
     "ppo (continuous)": _general(ppo, 40_960),
     "a2c (continuous)": _own(A2CConfig(2e-3, discount=0.9), 32, 8, 81_920, NetworkConfig(initial_log_std=-0.5)),
-    "sac": _general(sac, 1_536, replay=_replay(1.0, 64), discount=0.9),
+    "sac": _general(sac, 1_024, replay=_replay(1.0, 64), discount=0.9),
     "td3": _general(td3, 3_072, replay=_replay(1.0, 64), discount=0.9),
     "ddpg": _own(DDPGConfig(_replay(1.0, 64), discount=0.9), 8, 4, 3_072, _RELU),
 }
