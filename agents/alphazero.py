@@ -54,7 +54,7 @@ class AlphaZeroConfig:
         search: "gumbel" (Danihelka et al. 2022), which improves the policy with few simulations, or "puct".
         gumbel: Settings of the search "gumbel".
         puct: Settings of the search "puct".
-        temperature: Of the choice among visit counts by "puct" in self-play.
+        temperature: Temperature of the choice among visit counts by "puct" in self-play.
         random_moves: Share of the moves in self-play that are equally likely among the legal ones, for positions that good players
             do not reach. No outcome passes such a move: the search's value before it replaces the outcome.
         window: Moves of a window; a value target bootstraps from the search at its last move.
@@ -114,7 +114,7 @@ def make_alphazero(config: AlphaZeroConfig, spec: EnvSpec, network: NetworkConfi
     """Returns an AlphaZero agent, which plays both sides.
 
     Raises:
-        UserError: The environment is no game with known rules, or the network does not fit.
+        UserError: If the environment is no game with known rules, or the network does not fit.
     """
     alphazero = build_alphazero(config, spec, network)
     size = alphazero.net.num_actions

@@ -87,7 +87,7 @@ def find_make_agent(config: Any) -> Callable[..., AnyAgent]:
     """Returns the constructor of the algorithm whose configuration `config` is.
 
     Raises:
-        UserError: It is the configuration of no algorithm in `AGENTS`.
+        UserError: If it is the configuration of no algorithm in `AGENTS`.
     """
     for algorithm in AGENTS.values():
         if type(config) is algorithm.config:

@@ -164,8 +164,8 @@ def make_dqn(config: DQNConfig, spec: EnvSpec, network: NetworkConfig) -> Replay
     """Returns a DQN agent.
 
     Raises:
-        UserError: The action is not one Discrete leaf, the network is recurrent or does not fit, or a schedule needs the number
-            of updates.
+        UserError: If the action is not one Discrete leaf, the network is recurrent or does not fit, or a schedule needs the
+            number of updates.
     """
     spec = normalized_spec(spec, config.normalize_observations)
     validate_memoryless(network)

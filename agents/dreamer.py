@@ -80,7 +80,7 @@ class DreamerConfig:
         imagination_length: H, imagined steps.
         imagine_last: States at the end of each window from which sequences are imagined; None: all learned ones.
         discount: g, per env step.
-        lambda_: Of the returns, in [0, 1].
+        lambda_: Lambda of the returns, in [0, 1].
         entropy_coef: Weight of the policy's entropy.
         free_nats: KL divergence below which the model is not trained by it.
         dynamics_coef: Weight of the KL divergence that trains the prior.
@@ -203,7 +203,8 @@ def make_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) -
     """Returns a Dreamer agent. Of `network` it uses only `dtype`: `config.model` has the sizes.
 
     Raises:
-        UserError: The network has memory or its own torso, actions are unbounded, masked or mixed, or a schedule lacks its end.
+        UserError: If the network has memory or its own torso, actions are unbounded, masked or mixed, or a schedule lacks its
+            end.
     """
     dreamer = build_dreamer(config, spec, network)
     return ReplayAgent(

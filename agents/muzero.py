@@ -56,7 +56,7 @@ class MuZeroConfig:
         search: "gumbel" (Danihelka et al. 2022), which improves the policy with few simulations, or "puct".
         gumbel: Settings of the search "gumbel".
         puct: Settings of the search "puct".
-        temperature: Of the choice among visit counts by "puct", while acting.
+        temperature: Temperature of the choice among visit counts by "puct", while acting.
         temperature_schedule: Change of the temperature over the run.
         num_proposals: Actions that the policy proposes at each node, where actions are not one Discrete number.
         latent_size: D, numbers in a latent state.
@@ -125,7 +125,7 @@ class MuZero(NamedTuple):
         net: Representation, dynamics and prediction.
         consistency: Networks of the consistency loss; None without it.
         actions: Actions among which nodes choose.
-        search: In the model.
+        search: Search in the model.
         optimizer: Optimizer of the networks.
         learning_rate: Learning rate as a function of `num_updates`.
         temperature: Temperature of "puct" as a function of `num_updates`.
@@ -148,7 +148,7 @@ def make_muzero(config: MuZeroConfig, spec: EnvSpec, network: NetworkConfig) -> 
     """Returns a MuZero agent.
 
     Raises:
-        UserError: The action has several arrays, the network is recurrent or does not fit, or a schedule needs the number of
+        UserError: If the action has several arrays, the network is recurrent or does not fit, or a schedule needs the number of
             updates.
     """
     muzero = build_muzero(config, spec, network)

@@ -151,9 +151,9 @@ class AuxiliaryBatch:
     """Inputs of the auxiliary phase's loss; [N T, B, ...] each leaf.
 
     Attributes:
-        observation: As in `PhaseMemory`.
+        observation: Observation, as in `PhaseMemory`.
         old_policy: [N T, B, P], the policy's parameters at the start of the phase.
-        target_value: As in `PhaseMemory`.
+        target_value: Target value, as in `PhaseMemory`.
         weight: [N T, B] float32, 0 where the step only reset.
     """
 
@@ -215,7 +215,7 @@ def update(
     """Runs a policy phase, and after every `num_policy_phases`-th one an auxiliary phase. `key` is consumed.
 
     Raises:
-        UserError: The trajectory has other sizes than the memory.
+        UserError: If the trajectory has other sizes than the memory.
     """
     _validate_sizes(config, batch)
     policy_key, auxiliary_key = jax.random.split(key)

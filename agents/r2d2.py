@@ -102,7 +102,7 @@ def make_r2d2(config: R2D2Config, spec: EnvSpec, network: NetworkConfig) -> Repl
     """Returns an R2D2 agent.
 
     Raises:
-        UserError: The action is not one Discrete leaf, the network is not recurrent or does not fit, or a schedule needs the
+        UserError: If the action is not one Discrete leaf, the network is not recurrent or does not fit, or a schedule needs the
             number of updates.
     """
     spec = normalized_spec(spec, config.normalize_observations)

@@ -66,7 +66,7 @@ def complete(config: Any) -> None:
     """Sets the values that an algorithm's nested configurations were not given to its own; called by its `__post_init__`.
 
     Raises:
-        UserError: A field has no effect by `unread` of its configuration, and not its default.
+        UserError: If a field has no effect by `unread` of its configuration, and not its default.
     """
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), _default(field)
@@ -89,7 +89,7 @@ def validate_effect(config: Any, spec: EnvSpec, network: Any) -> None:
         network: Configuration of the network, or a network, which has no settings.
 
     Raises:
-        UserError: A setting has no effect with the other settings, or with these actions.
+        UserError: If a setting has no effect with the other settings, or with these actions.
     """
     values: dict[str, tuple[Any, Any]] = {name: (value, usual) for name, value, usual in _settings(config)}
     if dataclasses.is_dataclass(network):

@@ -54,7 +54,7 @@ class StochasticMuZeroConfig:
     Attributes:
         replay: Sizes, rates and priorities of the replay buffer.
         puct: Settings of the search. Half of its simulations add states, half add afterstates.
-        temperature: Of the choice among visit counts while acting.
+        temperature: Temperature of the choice among visit counts while acting.
         temperature_schedule: Change of the temperature over the run.
         num_outcomes: C, outcomes of chance in the model.
         latent_size: D, numbers in a latent state.
@@ -131,7 +131,7 @@ def make_stochastic_muzero(config: StochasticMuZeroConfig, spec: EnvSpec, networ
     """Returns a Stochastic MuZero agent.
 
     Raises:
-        UserError: The action is not one Discrete number, the network is recurrent or does not fit, or a schedule needs the
+        UserError: If the action is not one Discrete number, the network is recurrent or does not fit, or a schedule needs the
             number of updates.
     """
     muzero = build_stochastic_muzero(config, spec, network)

@@ -78,7 +78,7 @@ def draw_screen(lines: list[list[Segment]], height: int, theme: TerminalTheme = 
 
     Args:
         lines: styled text.
-        height: of the screen in lines.
+        height: Height of the screen in lines.
         theme: colors of the terminal.
     """
     regular = ImageFont.truetype(str(FONTS / "DejaVuSansMono.ttf"), FONT_SIZE)

@@ -72,7 +72,7 @@ class EnvPool:
         access: reads and writes the part of a slot that acting needs.
 
     Raises:
-        UserError: the source cannot be sent to workers.
+        UserError: If the source cannot be sent to workers.
         SegmentTooLargeError: /dev/shm is too small.
     """
 
@@ -224,11 +224,11 @@ class EnvPool:
                 the answer changes.
 
         Raises:
-            WorkerError: an environment raised.
-            BadEnvOutputError: an environment returned output that its spaces do not allow.
-            WorkerDiedError: a worker died and cannot be restarted.
+            WorkerError: If an environment raised.
+            BadEnvOutputError: If an environment returned output that its spaces do not allow.
+            WorkerDiedError: If a worker died and cannot be restarted.
             TooManyFailedEnvsError: too few rows with working environments are left.
-            PoolClosedError: the pool is closed.
+            PoolClosedError: If the pool is closed.
         """
         self._require_open()
         if may_act is None:

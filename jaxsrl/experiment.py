@@ -52,7 +52,7 @@ class TrainReport(run_plan.RunReport):
     """Result of a run and of its evaluation.
 
     Attributes:
-        evaluation: of greedy episodes with the final parameters; None if none were played.
+        evaluation: Evaluation of greedy episodes with the final parameters; None if none were played.
     """
 
     evaluation: EvaluationReport | None = None
@@ -67,8 +67,8 @@ class Experiment:
         agent: configuration of an algorithm, such as `PPOConfig`; `run` sets its sizes and `total_updates`.
         network: configuration of the agent's network, or a network that its make function takes.
         run: sizes, budget, plan and directory.
-        policies: which policy acts for which agent of a multi-agent environment, and settings of each.
-        imitation: of an expert, in place of the environment's rewards.
+        policies: Assignment of policies to agents of a multi-agent environment, and settings of each.
+        imitation: Imitation of an expert, in place of the environment's rewards.
         make_agent: called with (agent, spec, network); None for the algorithm whose configuration `agent` is.
     """
 
@@ -84,7 +84,7 @@ class Experiment:
         """Returns the agent, the source of environments and its spec. Starts no process.
 
         Raises:
-            UserError: the configurations do not fit each other, or name something unknown.
+            UserError: If the configurations do not fit each other, or name something unknown.
         """
         source = make_env(self.env)
         spec = source.spec()
@@ -152,18 +152,18 @@ def train(
     A run directory that holds a checkpoint is resumed. A stopped run is not evaluated.
 
     Args:
-        agent: from `make_<algorithm>`.
+        agent: Agent from `make_<algorithm>`.
         env: id or configuration of an environment, or a function that makes one.
-        config: of the run.
+        config: Configuration of the run.
         experiment: the value saved with every checkpoint; None for what the agent and the environment were made from.
-        spec: of the environment, if already known.
+        spec: Specification of the environment, if already known.
         quiet: no output on the terminal.
         callbacks: called while the run trains; see `jaxsrl.Callback`.
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
-        FailedLearnerError, LostLearnerError: of several learner processes, another one failed or was lost.
-        EnvPoolError: an environment failed.
+        FailedLearnerError, LostLearnerError: If another learner process failed or was lost.
+        EnvPoolError: If an environment failed.
     """
     show: Callable[[str], None] = (lambda line: None) if quiet else print
     _split_host(config)
@@ -231,8 +231,8 @@ def load_experiment(path: Path, flags: Sequence[str] = ()) -> Experiment:
     """Returns the value `EXPERIMENT` of a Python file, or the result of its function `make_experiment`, as the flags change it.
 
     Raises:
-        UserError: there is no such file, or neither in it.
-        SystemExit: the flags cannot be parsed, or ask for --help.
+        UserError: If there is no such file, or neither in it.
+        SystemExit: If the flags cannot be parsed, or ask for --help.
     """
     module = import_file(path, "experiment")
     experiment = getattr(module, "EXPERIMENT", None)
@@ -258,15 +258,16 @@ def parse_flags(
     If a run wrote the file, its name with the suffix `_again` takes the place of the experiment's.
 
     Args:
-        experiment: its values are the flags' defaults. A function is called with the environment that the flags name. None for
-            the experiment of the run whose config.json the flags name.
+        experiment: Experiment whose values are the flags' defaults. A function is called with the environment that the flags
+            name. None for the experiment of the run whose config.json the flags name.
         flags: the command line's if None.
-        description: for --help.
+        description: Description for --help.
         program: command whose --help messages name, with the experiment; None for the program that runs, whose runs get no name.
 
     Raises:
-        UserError: a value is rejected, a flag has no effect, a flag of a JSON object's entry has no value, or a file is not valid.
-        SystemExit: the flags cannot be parsed, or ask for --help.
+        UserError: If a value is rejected, a flag has no effect, a flag of a JSON object's entry has no value, or a file is not
+            valid.
+        SystemExit: If the flags cannot be parsed, or ask for --help.
     """
     file, flags = _take_config_file(sys.argv[1:] if flags is None else flags)
     options: dict[str, Any] = {} if file is None else file.options
@@ -318,7 +319,7 @@ def _restore_experiment(file: ConfigFile | None) -> Experiment:
     """Returns the experiment of the run that wrote a file.
 
     Raises:
-        UserError: no run wrote it, or parts of its experiment are functions.
+        UserError: If no run wrote it, or parts of its experiment are functions.
     """
     if file is None or not file.agent_name:
         raise UserError("expected an experiment, or --config RUN/config.json of a run, which contains its experiment")
@@ -359,12 +360,12 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
     handlers of atexit. Raising SystemExit instead crashes the process (status 139) if the signal interrupts a compilation.
 
     Args:
-        experiment: its values are the flags' defaults. A function is called with the environment that the flags name. None for
-            that of the configuration file.
+        experiment: Experiment whose values are the flags' defaults. A function is called with the environment that the flags
+            name. None for that of the configuration file.
         flags: the command line's if None.
 
     Raises:
-        SystemExit: a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
+        SystemExit: If a signal stopped the run; status 128 + its number, as a shell reports it, or 75 (try again) for SIGUSR1.
             Or a UserError, status 2; lost learner processes or lost replay, status 75. 1 for another one that failed.
     """
     program = "jaxsrl train --config FILE" if experiment is None else experiment_command(sys.argv[0])

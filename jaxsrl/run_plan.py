@@ -90,19 +90,19 @@ def run(
     """Trains `agent` as `plan` places it; resumes if the run directory holds a checkpoint.
 
     Args:
-        plan: from `make_plan`, or your own.
-        agent: from `make_<algorithm>`.
+        plan: Plan from `make_plan`, or your own.
+        agent: Agent from `make_<algorithm>`.
         env: id or configuration of an environment, a function that makes one, or a source of rows.
-        config: of the run; the plan was made from it.
+        config: Configuration of the run; the plan was made from it.
         experiment: the value that holds everything which changes the run; saved as config.json.
-        spec: of the environment, if already known.
+        spec: Specification of the environment, if already known.
         quiet: no output on the terminal.
         callbacks: called while the run trains.
 
     Raises:
         UserError: something cannot run as asked; raised before any process starts.
-        FailedLearnerError, LostLearnerError: of several learner processes, another one failed or was lost.
-        EnvPoolError: an environment failed.
+        FailedLearnerError, LostLearnerError: If another learner process failed or was lost.
+        EnvPoolError: If an environment failed.
     """
     config = _validated_config(plan, config, agent)
     source = make_env(env)
@@ -154,7 +154,7 @@ def check_options(config: RunConfig, plan: Plan, agent: AnyAgent, source: EnvSou
 
     Raises:
         UserError: says what does not fit, and what to change.
-        CorruptDatasetError: a file of the dataset is missing.
+        CorruptDatasetError: If a file of the dataset is missing.
     """
     check_dataset(config, plan, agent, spec)
     check_recording(config, plan)
@@ -197,7 +197,7 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
     """Returns the callbacks that the configuration asks for; `env` is the configuration of `source`, if it has one.
 
     Raises:
-        UserError: the environment of evaluation cannot be made or be stepped by workers, or lacks the agents that count.
+        UserError: If the environment of evaluation cannot be made or be stepped by workers, or lacks the agents that count.
     """
     evaluated = evaluation_source(config, source, env)
     if config.eval.processes:

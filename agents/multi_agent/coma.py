@@ -131,7 +131,7 @@ def make_coma(config: COMAConfig, spec: EnvSpec, network: NetworkConfig) -> Agen
     """Returns COMA for this environment and network.
 
     Raises:
-        UserError: They do not fit: for instance actions other than one Discrete value with as many choices for every agent.
+        UserError: If they do not fit: for instance actions other than one Discrete value with as many choices for every agent.
     """
     spec = normalized_spec(spec, config.normalization.observations)
     net = make_coma_networks(network, spec)

@@ -76,7 +76,7 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     Source of the initialization: Andrychowicz et al. 2021 (arXiv:2006.05990), section 3.2.
 
     Raises:
-        UserError: The torso does not fit the observations, squashing or the mask does not fit the actions, or policy and value
+        UserError: If the torso does not fit the observations, squashing or the mask does not fit the actions, or policy and value
             share a torso and have different inputs.
     """
     critic_inputs = make_inputs(spec, config.torso)

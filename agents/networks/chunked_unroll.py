@@ -66,7 +66,7 @@ def unroll_in_chunks(
         sizes: Sizes of the chunks.
 
     Raises:
-        UserError: The length does not divide T.
+        UserError: If the length does not divide T.
     """
     num_steps = is_first.shape[0] - 1
     if num_steps % sizes.length:

@@ -53,7 +53,7 @@ def make_coma_networks(config: NetworkConfig, spec: EnvSpec) -> ComaNetworks:
     Heads start small (gain 0.01) for the policy, 1 for the critic.
 
     Raises:
-        UserError: The actions do not fit COMA, the torso does not fit the observations, or the configuration shares the torso.
+        UserError: If the actions do not fit COMA, the torso does not fit the observations, or the configuration shares the torso.
     """
     if config.shared_torso:
         raise UserError(f"{spec.env_id}: only COMA's critic sees the whole team: expected shared_torso null or false")
@@ -92,7 +92,7 @@ def team_spec(spec: EnvSpec) -> EnvSpec:
     """Returns the spec of `team_view`.
 
     Raises:
-        UserError: The action is not one Discrete value, or the agents' numbers of actions differ.
+        UserError: If the action is not one Discrete value, or the agents' numbers of actions differ.
     """
     own = _without(spec.observation, spec.action_mask)
     view: dict[str, Any] = {

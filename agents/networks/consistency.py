@@ -77,7 +77,7 @@ def unrolled_consistency(
     Args:
         consistency: Projector and predictor.
         net: Model.
-        params: Of the model, those of the projector and predictor by the name "consistency".
+        params: Parameters of the model, those of the projector and predictor by the name "consistency".
         observation: [L+1, N, ...] each leaf, L >= K.
         predicted: [K, N, D], latent states after 1 to K steps from the first observation.
         seen: [K, N], 0 where the observation is of another episode.

@@ -46,7 +46,7 @@ def make_deterministic_actor(config: NetworkConfig, spec: EnvSpec, num_actions: 
     """Returns a torso, a head of D outputs that start near 0 (gain 0.01), and tanh.
 
     Raises:
-        UserError: The torso does not fit the observations, or the configuration has settings of another policy.
+        UserError: If the torso does not fit the observations, or the configuration has settings of another policy.
     """
     validate_read(config, "a policy with noise of its own", "critic_hidden_sizes")
     branch = _make_actor_branch(config, spec, {"head": HeadSize(num_actions, 0.01)})
@@ -92,7 +92,7 @@ def make_squashed_actor(config: NetworkConfig, spec: EnvSpec, num_actions: int) 
     With `config.sde_period` the deviations and the noise are those of gSDE.
 
     Raises:
-        UserError: The torso does not fit the observations, or the configuration has settings of another policy.
+        UserError: If the torso does not fit the observations, or the configuration has settings of another policy.
     """
     sde = () if config.sde_period is None else ("sde_period", "initial_log_std")
     validate_read(config, "a policy whose deviation is an output", "critic_hidden_sizes", *sde)

@@ -45,7 +45,7 @@ def make_critics(config: NetworkConfig, spec: EnvSpec, num_actions: int, num_cri
         num_critics: E.
 
     Raises:
-        UserError: The torso does not fit the observations.
+        UserError: If the torso does not fit the observations.
     """
     inputs = make_inputs(spec, config.torso)
     validate_torso(spec, inputs)
@@ -68,7 +68,7 @@ def critic_loss(
 
     Args:
         critics: The ensemble.
-        params: Its parameters; the loss is differentiated by them.
+        params: Parameters of the critics; the loss is differentiated by them.
         batch: N transitions, with actions in [-1, 1].
         target: [N] float32, reward units.
         importance: [N] float32 importance weights. None: 1 each.

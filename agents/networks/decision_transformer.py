@@ -134,7 +134,7 @@ def make_sequence_network(
         without: Keys of one leaf of the observation.
 
     Raises:
-        UserError: The torso does not fit the observations.
+        UserError: If the torso does not fit the observations.
     """
     validate_read(config, "a sequence model")
     inputs = make_inputs(spec, config.torso, without=without)

@@ -40,7 +40,7 @@ def make_game_network(config: NetworkConfig, spec: EnvSpec) -> GameNetwork:
     """Returns a torso over the board with a policy head and a value head. The game's state is no input.
 
     Raises:
-        UserError: The rows are not those of a game, the network is recurrent, or it does not fit the board.
+        UserError: If the rows are not those of a game, the network is recurrent, or it does not fit the board.
     """
     validate_read(config, "AlphaZero")
     if config.core != "none":

@@ -45,7 +45,7 @@ def make_maddpg_networks(config: NetworkConfig, spec: EnvSpec, size: int, *, sha
         shared: All agents have the same weights, and the index of the agent is an input; otherwise each has its own.
 
     Raises:
-        UserError: The torso does not fit the observations, or the mask does not fit the actions.
+        UserError: If the torso does not fit the observations, or the mask does not fit the actions.
     """
     validate_read(config, "a team of deterministic policies", "critic_hidden_sizes")
     count = spec.rows_per_env

@@ -48,7 +48,7 @@ def make_monotone_mixer(config: NetworkConfig, spec: EnvSpec, size: int) -> Mixe
         size: E, width of the mixing layer.
 
     Raises:
-        UserError: The torso does not fit the state.
+        UserError: If the torso does not fit the state.
 
     Source: Rashid et al. 2018 (arXiv:1803.11485), section 4.
     """

@@ -35,8 +35,8 @@ def make_search(
     Args:
         net: The model.
         actions: Actions among which nodes choose.
-        discount: Per step of the model.
-        kind: Of the search.
+        discount: Discount per step of the model.
+        kind: Kind of the search.
         gumbel: Settings of the search "gumbel".
         puct: Settings of the search "puct".
     """
@@ -83,8 +83,8 @@ def search_again(
     """Returns the extras of windows with those of new searches in the first states of some windows. `key` is consumed.
 
     Args:
-        search: From `make_search`.
-        params: Of the model.
+        search: Search from `make_search`.
+        params: Parameters of the model.
         window: N windows of at least `num_states` steps.
         num_states: States of a window that are searched again.
         chosen: [M] int32, the windows that are searched again.

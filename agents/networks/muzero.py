@@ -128,7 +128,7 @@ def make_muzero_network(
         prefix_steps: Steps after which the memory of a value prefix restarts; 0 predicts each reward by itself.
 
     Raises:
-        UserError: The network is recurrent, has sizes of a critic, or does not fit the observations.
+        UserError: If the network is recurrent, has sizes of a critic, or does not fit the observations.
     """
     validate_read(config, "MuZero")
     if config.core != "none":

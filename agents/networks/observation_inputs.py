@@ -107,7 +107,7 @@ def make_inputs(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInp
     """Returns all leaves of the observation except the action mask and those below the keys `without`.
 
     Raises:
-        UserError: No leaf remains, there is no leaf at `without`, or several players act in one row.
+        UserError: If no leaf remains, there is no leaf at `without`, or several players act in one row.
     """
     if spec.players > 1:
         two = "--env.kwargs.two_agents true, or AlphaZero if both see the whole game"
@@ -142,7 +142,7 @@ def validate_torso(spec: EnvSpec, inputs: ObservationInputs) -> None:
     """Validates that the torso fits a leaf and every image; an own torso, that it exists.
 
     Raises:
-        UserError: It does not; the message names the leaf.
+        UserError: If it does not; the message names the leaf.
     """
     if is_own_torso(inputs.torso):
         load_own_torso(inputs.torso)

@@ -54,7 +54,7 @@ def make_phasic(config: NetworkConfig, spec: EnvSpec) -> Phasic:
     Source: Cobbe et al. 2021 (arXiv:2009.04416), figure 1.
 
     Raises:
-        UserError: The network is recurrent, shares its torso, or does not fit the environment.
+        UserError: If the network is recurrent, shares its torso, or does not fit the environment.
     """
     if config.core != "none":
         raise UserError(

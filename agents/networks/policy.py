@@ -30,7 +30,7 @@ def make_policy(config: NetworkConfig, spec: EnvSpec) -> Policy:
     """Returns the policy; leaves that only a critic may see are no input.
 
     Raises:
-        UserError: The torso does not fit the observations, squashing or the action mask does not fit the actions, or the
+        UserError: If the torso does not fit the observations, squashing or the action mask does not fit the actions, or the
             configuration has settings of critics or gSDE.
     """
     validate_read(config, "a policy that imitates", "squash", "initial_log_std", "log_std")

@@ -83,7 +83,7 @@ def make_q_network(config: NetworkConfig, spec: EnvSpec, options: QOptions) -> Q
     Otherwise it follows the whole torso and the core. The action mask and `critic_only` leaves are no inputs.
 
     Raises:
-        UserError: The action is not one Discrete leaf, or torso or mask do not fit the environment.
+        UserError: If the action is not one Discrete leaf, or torso or mask do not fit the environment.
     """
     num_actions = validate_discrete(spec)
     validate_read(config, "a Q-network")
@@ -108,7 +108,7 @@ def validate_discrete(spec: EnvSpec) -> int:
     """Returns the number of actions.
 
     Raises:
-        UserError: The action is not one Discrete leaf.
+        UserError: If the action is not one Discrete leaf.
     """
     leaf = spec.action
     if not isinstance(leaf, DiscreteSpec):

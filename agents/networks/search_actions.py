@@ -58,7 +58,7 @@ def make_search_actions(spec: EnvSpec, num_proposals: int) -> SearchActions:
     """Returns all actions of one Discrete leaf, otherwise `num_proposals` that the policy proposes at each node.
 
     Raises:
-        UserError: The action has several leaves, a continuous one is unbounded, or one of several numbers has a mask.
+        UserError: If the action has several leaves, a continuous one is unbounded, or one of several numbers has a mask.
     """
     if not is_one_leaf(spec.action):
         raise UserError(f"{spec.env_id}: MuZero needs an action of one array: got {spec.action}; use PPO for several")
@@ -164,7 +164,7 @@ def absorbing_actions(actions: SearchActions, window: Trajectory, acted: Array, 
     """Returns windows of the K + 1 first steps' actions, random where `acted` [K+1, N] is 0: a terminal state absorbs all.
 
     Args:
-        actions: Of the environment.
+        actions: Actions of the environment.
         window: N windows.
         acted: 1 where an action was chosen.
         key: Consumed.

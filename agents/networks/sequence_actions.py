@@ -34,7 +34,7 @@ def sequence_actions(spec: EnvSpec) -> SequenceActions:
     """Returns the functions of this environment's actions.
 
     Raises:
-        UserError: They are neither one Discrete leaf nor continuous with finite bounds, or the action mask does not fit.
+        UserError: If they are neither one Discrete leaf nor continuous with finite bounds, or the action mask does not fit.
     """
     return _discrete(spec, spec.action.num_values) if isinstance(spec.action, DiscreteSpec) else _continuous(spec)
 

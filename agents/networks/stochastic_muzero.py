@@ -95,7 +95,7 @@ def make_stochastic_muzero_network(
         num_atoms: K, of values and rewards.
 
     Raises:
-        UserError: The network is recurrent, has sizes of a critic, or does not fit the observations.
+        UserError: If the network is recurrent, has sizes of a critic, or does not fit the observations.
     """
     muzero = make_muzero_network(
         config,

@@ -47,7 +47,7 @@ def make_team_actions(spec: EnvSpec, noise: float, temperature: float) -> TeamAc
         temperature: Temperature of the softmax that relaxes a discrete action in gradients.
 
     Raises:
-        UserError: The actions are neither one Discrete value nor bounded arrays of floats, or differ among agents.
+        UserError: If the actions are neither one Discrete value nor bounded arrays of floats, or differ among agents.
     """
     if isinstance(spec.action, DiscreteSpec):
         return _discrete(num_team_actions(spec), temperature)

@@ -48,7 +48,7 @@ def make_team_branch(
         without: Keys of leaves that are no input, like the action mask.
 
     Raises:
-        UserError: The torso does not fit the observations.
+        UserError: If the torso does not fit the observations.
     """
     count = spec.rows_per_env
     if count == 1 or not shared:

@@ -43,7 +43,7 @@ def make_team_state(spec: EnvSpec, torso: str, *, always_observations: bool) -> 
         always_observations: Whether to include observations even if there is a global state.
 
     Raises:
-        UserError: The agents' observations have no input for a network.
+        UserError: If the agents' observations have no input for a network.
     """
     count, hidden = spec.rows_per_env, spec.critic_only
     own = make_inputs(spec, torso, without=hidden).leaves

@@ -78,7 +78,7 @@ def num_team_actions(
         different: Advice for agents with different numbers of actions.
 
     Raises:
-        UserError: The action is not one Discrete value, or the agents' numbers of actions differ.
+        UserError: If the action is not one Discrete value, or the agents' numbers of actions differ.
     """
     if not is_one_leaf(spec.action) or not isinstance(spec.action, DiscreteSpec):
         raise UserError(

@@ -70,7 +70,7 @@ class BC(NamedTuple):
 
     Attributes:
         policy: The policy, of any actions.
-        optimizer: Of the policy.
+        optimizer: Optimizer of the policy.
         rates: Learning rate of "policy" as a function of `num_updates`.
     """
 

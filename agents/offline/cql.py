@@ -69,7 +69,7 @@ class CQL(NamedTuple):
 
     Attributes:
         config: Hyper-parameters.
-        sac: Its parts that are those of SAC.
+        sac: Parts that CQL shares with SAC.
     """
 
     config: CQLConfig

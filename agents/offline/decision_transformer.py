@@ -54,7 +54,7 @@ class DecisionTransformerConfig:
     """Hyper-parameters; the defaults are the paper's for locomotion (table 9).
 
     Attributes:
-        replay: Of a dataset only the batch size counts, windows of `context_length` steps.
+        replay: Replay options. Of a dataset only the batch size counts, windows of `context_length` steps.
         normalize_observations: Whether observations are normalized by the statistics of all samples.
         total_updates: Updates of the whole run; needed only by schedules.
         target_return: Return that an episode is acted for. None: the largest return of the episodes that were sampled.
@@ -100,7 +100,7 @@ class DecisionTransformer(NamedTuple):
         config: Hyper-parameters.
         actions: Encoding, error and choice of actions.
         net: The network.
-        optimizer: Of the network.
+        optimizer: Optimizer of the network.
         rates: Learning rate of "policy" as a function of `num_updates`.
     """
 

@@ -53,8 +53,8 @@ class IQLConfig:
         total_updates: Updates of the whole run; needed only by schedules.
         discount: g, per env step.
         tau: Step size of the target critics towards the critics.
-        expectile: Of the action values that V is fitted to: 0.5 the mean, towards 1 the maximum over recorded actions (0.9 for
-            AntMaze).
+        expectile: Expectile of the action values that V is fitted to: 0.5 the mean, towards 1 the maximum over recorded actions
+            (0.9 for AntMaze).
         inverse_temperature: beta, per reward unit: factor of advantages in the weights of recorded actions (10 for AntMaze). The
             paper divides rewards by the dataset's range of returns and multiplies them by 1,000.
         max_weight: Largest weight of a recorded action.

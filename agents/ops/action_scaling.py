@@ -33,8 +33,8 @@ def continuous_actions(spec: EnvSpec) -> ContinuousActions:
     """Returns the map for this environment.
 
     Raises:
-        UserError: A leaf of the action is not an array of floats, or an element lacks a finite lower bound below a finite upper
-            bound.
+        UserError: If a leaf of the action is not an array of floats, or an element lacks a finite lower bound below a finite
+            upper bound.
     """
     action_leaves = list(items(spec.action))
     bounds = [_bounds(spec.env_id, path, leaf) for path, leaf in action_leaves]
@@ -74,7 +74,7 @@ def sync_random_acting(random_updates: int | None, state: LearnerState) -> Learn
 
     Args:
         random_updates: Trajectories collected by random actions. None: all before the first gradient step.
-        state: Its `extra` counts `num_gradient_steps`.
+        state: State whose `extra` counts `num_gradient_steps`.
     """
     uniform = state.extra.num_gradient_steps == 0 if random_updates is None else state.num_updates < random_updates
     return dataclasses.replace(state, params={**state.params, "acts_uniformly": uniform})

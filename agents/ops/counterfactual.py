@@ -48,7 +48,7 @@ def lambda_targets(
         truncated: [T, B] bool.
         valid: [T, B] bool.
         discount: g in [0, 1].
-        lambda_: in [0, 1].
+        lambda_: Lambda in [0, 1].
 
     Returns:
         [T, B] float32, 0 where not valid.

@@ -22,8 +22,8 @@ def descend(
     That is the gradient of a batch in which no step counts. Momentum and weight decay would still move the parameters.
 
     Args:
-        optimizer: From `make_optimizer`, or with support for extra arguments.
-        gradient: Of the loss.
+        optimizer: Optimizer from `make_optimizer`, or with support for extra arguments.
+        gradient: Gradient of the loss.
         opt_state: State of the optimizer.
         params: Parameters.
         num_updates: int32 scalar, of which learning rates are functions.

@@ -30,8 +30,8 @@ def take_step(
     """Returns the progress after one optimizer step.
 
     Args:
-        optimizer: It receives `num_updates`, see `agents.ops.schedules.scale_by_schedule`.
-        progress: Before the step.
+        optimizer: Optimizer that receives `num_updates`, see `agents.ops.schedules.scale_by_schedule`.
+        progress: Progress before the step.
         grads: Gradient at `progress.params`.
         stop: Bool scalar: this step and all later ones of the update are skipped and counted. None: no step is skipped.
         rate_scale: Factor of the learning rate, a float32 scalar. None: 1.

@@ -35,7 +35,7 @@ def importance_exponent_schedule(
     window the weight 1.
 
     Args:
-        replay: Its `priority_exponent` is 0 where windows are sampled uniformly.
+        replay: Replay, whose `priority_exponent` is 0 where windows are sampled uniformly.
         initial: beta of the first update, in [0, 1]; 0.4 in the paper.
         total_updates: Trajectories of the whole run.
         final: beta at the end of the run, in [0, 1].

@@ -123,7 +123,7 @@ def score_episodes(
     """Returns the episodes after a trajectory, and scores [T, R] with a mask of the steps that have one: ends of episodes.
 
     Args:
-        episodes: Of all B rows.
+        episodes: Episodes of all B rows.
         row: [R] int32, index of each row of the trajectory.
         first_step: [R] int32, steps of the row before the trajectory. If some are missing, its episode has no score.
         steps: Steps of the trajectory.

@@ -25,7 +25,7 @@ class Batch:
         importance: Probability under that policy divided by the probability when the action was chosen.
         old_value: Output of the network before the update.
         advantage: Reward units.
-        target_value: In the units of the network's output: reward units, or normalized.
+        target_value: Target value in the units of the network's output: reward units, or normalized.
         weight: 0 where the step only reset, or is too stale.
         is_first: Whether the observation is the first of an episode.
         agent_state: State before each chunk, [C, B, ...] each for C chunks of a trajectory (see

@@ -144,7 +144,7 @@ def rescale(params: Params, old: PopArt, new: PopArt) -> Params:
         new: Statistics that they will be normalized by.
 
     Raises:
-        UserError: The value's last layer is not in its place; the message lists the parameters.
+        UserError: If the value's last layer is not in its place; the message lists the parameters.
     """
     path = value_layer(params)
     layer, before, after = _at(params, path), deviation(old), deviation(new)
@@ -159,7 +159,7 @@ def value_layer(params: Params) -> tuple[str, ...]:
     """Returns the keys of the value's last layer, `{"kernel": [H, 1], "bias": [1]}`.
 
     Raises:
-        UserError: It is not where `agents/networks/actor_critic.py` has it, or has several outputs; the message lists the
+        UserError: If it is not where `agents/networks/actor_critic.py` has it, or has several outputs; the message lists the
             parameters.
     """
     paths = [path for path in _VALUE_LAYERS if _at(params, path) is not None]

@@ -38,7 +38,7 @@ def gae(
         truncated: [T, B] bool.
         valid: [T, B] bool.
         discount: g in [0, 1].
-        lambda_: in [0, 1].
+        lambda_: Lambda in [0, 1].
 
     Returns:
         [T, B] float32 advantages, 0 where not valid.
@@ -71,7 +71,7 @@ def lambda_returns(reward: Array, discount: Array, value: Array, bootstrap: Arra
         discount: [H, ...] float32, g_{t+1}: 0 where state t + 1 is terminal.
         value: [H, ...] float32, V_{t+1}.
         bootstrap: [...] float32, the return at the last state.
-        lambda_: in [0, 1]; an array [H, ...] where it differs: 0 where an episode was cut at state t + 1.
+        lambda_: Lambda in [0, 1]; an array [H, ...] where it differs: 0 where an episode was cut at state t + 1.
 
     Source: Sutton and Barto 2018, eq. 12.18.
     """

@@ -63,7 +63,7 @@ def make_schedule(config: ScheduleConfig, initial: float, total_updates: int) ->
         total_updates: Updates of the whole run.
 
     Raises:
-        UserError: The schedule changes over a run of unknown length.
+        UserError: If the schedule changes over a run of unknown length.
     """
     if config == CONSTANT or (config.kind == "constant" and not config.warmup):
         return optax.constant_schedule(initial)

@@ -37,9 +37,9 @@ def descend_with_target(
     """Returns the state after one gradient step, with the target network copied when due.
 
     Args:
-        optimizer: From `make_optimizer`.
-        gradient: Of the loss, by `state.params["network"]`.
-        state: Its `extra` is a `TargetNetwork`; parameters other than "network" stay as they are.
+        optimizer: Optimizer from `make_optimizer`.
+        gradient: Gradient of the loss, by `state.params["network"]`.
+        state: State, whose `extra` is a `TargetNetwork`; parameters other than "network" stay as they are.
         period: Gradient steps from one copy to the next.
     """
     count = state.extra.num_gradient_steps + 1

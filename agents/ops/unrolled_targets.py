@@ -83,7 +83,7 @@ def unrolled_priorities(steps: Trajectory, *, unroll_steps: int, n_step: int, di
     The value after the last step is not recorded; the value of the last observation replaces it.
 
     Args:
-        steps: With the extra "root_value".
+        steps: Steps with the extra "root_value".
         unroll_steps: K.
         n_step: n, rewards of a return before it bootstraps.
         discount: g, per env step.
@@ -109,11 +109,11 @@ def shortened_returns(age: Array, n_step: int, fraction: float, total_updates: i
     Args:
         age: [N] int32, updates since each window was collected.
         n_step: n of new windows.
-        fraction: Of the run.
+        fraction: Fraction of the run.
         total_updates: Trajectories of the whole run.
 
     Raises:
-        UserError: The number of updates is not known.
+        UserError: If the number of updates is not known.
     """
     if total_updates < 1:
         raise UserError(

@@ -118,7 +118,7 @@ def unweighted_vtrace(
     """Returns value targets of V-trace, and its advantages without their ratio, for a surrogate that multiplies by its own.
 
     Args:
-        log_ratio: As in `vtrace`, and so are all other arrays.
+        log_ratio: Logarithm of the ratio, as in `vtrace`, and so are all other arrays.
         reward: [T, B] float32.
         value: [T+1, B] float32.
         terminated: [T, B] bool.

@@ -13,7 +13,8 @@ class GameStep(NamedTuple):
     """Result of a move in one game.
 
     Attributes:
-        observation: of the player to move next, with the game's state as leaf "state" and the legal moves as leaf "action_mask".
+        observation: Observation of the player to move next, with the game's state as leaf "state" and the legal moves as leaf
+            "action_mask".
         reward: float32 scalar, for the player who moved.
         ended: bool scalar.
     """
@@ -31,7 +32,7 @@ def load_game(name: str, env_id: str) -> GameFn:
     """Returns the rules that the function at "module:name" returns for an environment.
 
     Raises:
-        UserError: There is no such function.
+        UserError: If there is no such function.
     """
     module, _, path = name.partition(":")
     try:

@@ -60,9 +60,9 @@ def gumbel_search(
     """Searches N rows.
 
     Args:
-        step: of the model.
-        params: of the model.
-        root: of the rows.
+        step: Step of the model.
+        params: Parameters of the model.
+        root: Root of the rows.
         keys: [N] typed keys.
         config: settings.
         gumbel_scale: scale of the Gumbel variables; 0 is greedy.

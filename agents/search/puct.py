@@ -69,12 +69,12 @@ def puct_search(
     """Searches N rows.
 
     Args:
-        step: of the model.
-        params: of the model.
-        root: of the rows.
+        step: Step of the model.
+        params: Parameters of the model.
+        root: Root of the rows.
         keys: [N] typed keys.
         config: settings.
-        temperature: of the choice among visit counts; 0 takes the most visited action.
+        temperature: Temperature of the choice among visit counts; 0 takes the most visited action.
         noise: factor of the noise at the root; 0 for none.
 
     Returns:

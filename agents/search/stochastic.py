@@ -68,11 +68,11 @@ def stochastic_search(
     Args:
         decide: the model's half step from a state and an action.
         chance: the model's half step from an afterstate and an outcome of chance.
-        params: of the model.
-        root: of the rows.
+        params: Parameters of the model.
+        root: Root of the rows.
         keys: [N] typed keys.
         config: settings of the search; `max_depth` counts both kinds of nodes.
-        temperature: of the choice among visit counts; 0 takes the most visited action.
+        temperature: Temperature of the choice among visit counts; 0 takes the most visited action.
         noise: factor of the noise at the root; 0 for none.
 
     Returns:

@@ -55,7 +55,7 @@ class Selection(NamedTuple):
     Attributes:
         inside: selects the action of a state.
         at_root: selects the root's action; `inside` if None.
-        data: of the rows, a tree of [N, ...], which the rules read as `extra_data` of a view.
+        data: Data of the rows, a tree of [N, ...], which the rules read as `extra_data` of a view.
     """
 
     inside: SelectFn
@@ -79,11 +79,11 @@ def grow_trees(
     state, whose value is averaged into all states above.
 
     Args:
-        step: of the model.
-        params: of the model.
-        root: of the rows.
+        step: Step of the model.
+        params: Parameters of the model.
+        root: Root of the rows.
         keys: [N] typed keys.
-        selection: of actions.
+        selection: Selection of actions.
         num_simulations: calls of the model, at least 1.
         max_depth: longest path of actions; 0 for no limit.
     """

@@ -79,9 +79,9 @@ def uct_search(step: StepFn, params: Params, root: Root, keys: Array, config: UC
     """Searches N rows.
 
     Args:
-        step: of the model.
-        params: of the model.
-        root: of the rows; its value is not used.
+        step: Step of the model.
+        params: Parameters of the model.
+        root: Root of the rows; its value is not used.
         keys: [N] typed keys.
         config: settings.
 

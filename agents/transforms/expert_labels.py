@@ -38,8 +38,8 @@ class Expert(NamedTuple):
     """A policy without memory, which does not learn.
 
     Attributes:
-        act: Of its agent.
-        params: Its parameters, numpy arrays; a constant of the compiled `act`.
+        act: Function `act` of its agent.
+        params: Parameters of the expert, numpy arrays; a constant of the compiled `act`.
     """
 
     act: ActFn

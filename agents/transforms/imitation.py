@@ -60,13 +60,13 @@ class GAILConfig:
 
     Attributes:
         algorithm: "gail", or "airl", which learns a reward of the observation alone, apart from a shaping term.
-        reward: Of GAIL. "positive": -log(1 - D), for tasks in which a longer episode is better. "signed": log D - log(1 - D), which
-            may also reward an early end, and is AIRL's.
+        reward: Reward of GAIL. "positive": -log(1 - D), for tasks in which a longer episode is better. "signed": log D - log(1 -
+            D), which may also reward an early end, and is AIRL's.
         steps_per_update: Gradient steps in each update.
         batch_size: Steps of the expert, and as many of the policy, of a gradient step.
-        learning_rate: Of the discriminator.
+        learning_rate: Learning rate of the discriminator.
         entropy_coef: Weight of its entropy, against overconfidence.
-        hidden_sizes: Of its layers.
+        hidden_sizes: Hidden sizes of its layers.
         discount: g of the shaping term of AIRL.
     """
 
@@ -110,7 +110,7 @@ class Discriminator(NamedTuple):
         config: Settings.
         init: Returns parameters; the key is consumed.
         logits: Maps (params, steps [N]) to log D - log(1 - D), [N].
-        optimizer: Of the parameters.
+        optimizer: Optimizer of the parameters.
         expert: Steps of the expert; None where nothing is learned.
     """
 
@@ -131,7 +131,7 @@ def with_imitation(agent: Agent, config: GAILConfig, spec: EnvSpec, expert: Step
         expert: Demonstrations; None for an agent that only acts, such as one that is loaded.
 
     Raises:
-        UserError: The agent learns from replay or has several policies, frames are stacked, there are no demonstrations, or
+        UserError: If the agent learns from replay or has several policies, frames are stacked, there are no demonstrations, or
             actions are neither one discrete number nor bounded arrays (GAIL).
     """
     if not isinstance(agent, Agent) or agent.groups or agent.bind_replay is not None:
@@ -274,7 +274,7 @@ def discriminator_loss(
 
     Args:
         discriminator: The bound discriminator.
-        params: Its parameters.
+        params: Parameters of the discriminator.
         expert: Steps of the expert [N].
         policy: Steps of the policy [N].
         weight: [N] of the policy's steps.

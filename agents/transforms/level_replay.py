@@ -37,7 +37,7 @@ def with_level_replay(agent: AnyAgent, spec: EnvSpec, config: LevelReplayConfig,
         num_rows: Rows of the run; the first episode of row r has level r modulo N.
 
     Raises:
-        UserError: The agent offers no advantages, or environments have several agents.
+        UserError: If the agent offers no advantages, or environments have several agents.
     """
     if not spec.levels:
         return agent

@@ -86,7 +86,7 @@ def agent_indices(spec: EnvSpec, mapping: Mapping[str, str]) -> dict[str, tuple[
         mapping: Maps patterns of agents' names ("adversary_*") to names of policies; the first match counts.
 
     Raises:
-        UserError: An agent matches no pattern, or a pattern matches no agent.
+        UserError: If an agent matches no pattern, or a pattern matches no agent.
     """
     names = [agent.name for agent in spec.agents]
     for pattern in mapping:
@@ -113,7 +113,7 @@ def split_teams(spec: EnvSpec, first: str, option: str) -> tuple[tuple[int, ...]
         option: Name of the option with the pattern, for messages.
 
     Raises:
-        UserError: A team has no agents, or the names do not show two teams.
+        UserError: If a team has no agents, or the names do not show two teams.
     """
     names = [agent.name for agent in spec.agents]
     kinds = [name.rstrip("_0123456789") for name in names]
@@ -356,7 +356,7 @@ def make_policies(
         own_agents: Replace `make_agent` for policies with an algorithm or settings of their own, by name.
 
     Raises:
-        UserError: The mapping does not fit the environment, or lacks a policy that is frozen or has settings of its own.
+        UserError: If the mapping does not fit the environment, or lacks a policy that is frozen or has settings of its own.
     """
     frozen, own_agents = frozen or {}, own_agents or {}
     if not mapping:

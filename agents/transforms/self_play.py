@@ -111,8 +111,8 @@ def make_self_play(
         members: Parameters of the library's first members; none for the initial policy.
 
     Raises:
-        UserError: The agent, or one of its policies, learns from replay.
-        UserError: The environment has no two teams, or a slot would not play both teams.
+        UserError: If the agent, or one of its policies, learns from replay.
+        UserError: If the environment has no two teams, or a slot would not play both teams.
     """
     first, _ = split_teams(spec, config.team, "self_play.team")
     if not isinstance(agent, Agent) or agent.bind_replay is not None:

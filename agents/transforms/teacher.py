@@ -26,8 +26,8 @@ class Teacher(NamedTuple):
     """A policy to imitate while the agent learns from rewards.
 
     Attributes:
-        net: Its network, without memory, bound to the environment of the student.
-        params: Its parameters, which stay.
+        net: Network of the teacher, without memory, bound to the environment of the student.
+        params: Parameters of the teacher, which stay.
         coef: Weight of the divergence in the first update.
         num_updates: Updates over which the weight falls linearly to 0; 0: it stays.
     """
@@ -44,7 +44,7 @@ class Lesson(NamedTuple):
     Attributes:
         batch: The trajectory.
         parameters: [T, B, P] of the teacher's policy.
-        weight: Of the divergence, float32 scalar.
+        weight: Weight of the divergence, float32 scalar.
     """
 
     batch: Trajectory
@@ -56,13 +56,13 @@ def with_teacher(agent: Agent, net: ActorCritic, teacher: Teacher, spec: EnvSpec
     """Returns the agent whose gradient steps also reduce the divergence of its policy from the teacher's.
 
     Args:
-        agent: Its parameters are those of `net`.
+        agent: Agent whose parameters are those of `net`.
         net: Network of the student.
         teacher: Acts for no environment; it only judges the observations of the student.
         spec: Specification of the environment.
 
     Raises:
-        UserError: The agent does not offer its gradient steps, or its parameters are not those of the network alone; or the
+        UserError: If the agent does not offer its gradient steps, or its parameters are not those of the network alone; or the
             teacher has a memory.
     """
     steps = agent.gradient_steps

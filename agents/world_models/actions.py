@@ -48,7 +48,7 @@ def make_action_vectors(spec: EnvSpec) -> ActionVectors:
     """Returns the vectors of actions that are all discrete, or all bounded arrays of floats.
 
     Raises:
-        UserError: The actions are of both kinds or unbounded, or some may be illegal: imagined states have no mask.
+        UserError: If the actions are of both kinds or unbounded, or some may be illegal: imagined states have no mask.
     """
     if spec.action_mask:
         raise UserError(

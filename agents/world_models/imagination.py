@@ -20,11 +20,11 @@ def imagine(
 
     Args:
         model: The bound model.
-        params: Its parameters.
+        params: Parameters of the model.
         policy: Maps features [N, D + S C] to parameters [N, P] of the distribution of actions.
         start: [N, ...] first states.
         length: Steps after the first states.
-        key: Of the samples, consumed.
+        key: Key of the samples, consumed.
     """
     latent_key, action_key = jax.random.split(key)
     num_starts, sizes = start.deter.shape[0], model.sizes

@@ -142,7 +142,7 @@ def observe_step(
 
     Args:
         model: The bound model.
-        params: Its parameters.
+        params: Parameters of the model.
         latent: State of the step before.
         action: [B, F] action of the step before.
         is_first: [B] bool, an episode begins: state and action before it are replaced by zeros.
@@ -199,7 +199,7 @@ def model_losses(
 
     Args:
         model: The bound model.
-        params: Its parameters.
+        params: Parameters of the model.
         observed: [T, B, ...] states.
         arrived: [T, B, ...] what came with their observations.
         discount: g, per env step: what `continues` predicts unless the state is terminal.

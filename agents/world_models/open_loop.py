@@ -27,7 +27,7 @@ def predict_observations(
         extra: Has the other parameters of the model as `other_params`.
         window: [T(+1), B, ...] steps, whose agent state is of `agents.world_models.windows`.
         seen: [T+1, B] bool.
-        key: Of the samples, consumed.
+        key: Key of the samples, consumed.
     """
     params, stored = {**params, **extra.other_params}, window.agent_state
     action = jnp.concatenate([stored["action"][None], model.actions.encode(window.action)])

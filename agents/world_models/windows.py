@@ -44,10 +44,10 @@ def observe_window(model: WorldModel, params: Params, window: Trajectory, burn_i
 
     Args:
         model: The bound model.
-        params: Its parameters.
+        params: Parameters of the model.
         window: [L(+1), N, ...] windows.
         burn_in: Steps that are not learned.
-        key: Of the samples, consumed.
+        key: Key of the samples, consumed.
     """
     stored, parts = window.agent_state, (slice(burn_in + 1), slice(burn_in + 1, None))
     action = jnp.concatenate([stored["action"][None], model.actions.encode(window.action)])

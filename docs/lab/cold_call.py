@@ -35,7 +35,7 @@ def microseconds_after(pauses: Sequence[float], asleep: bool, rows: int = 16, ca
         pauses: seconds.
         asleep: whether the thread sleeps through them; it keeps its core busy otherwise.
         rows: acted for.
-        calls: of each pause.
+        calls: Calls of each pause.
     """
     spec = EnvConfig().source().spec()
     agent = make_ppo(PPOConfig(), spec, NetworkConfig())

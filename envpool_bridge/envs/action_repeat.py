@@ -60,7 +60,7 @@ class ActionRepeat(gymnasium.Wrapper):
         repeat: steps of `env` for each step, fewer where an episode ends.
 
     Raises:
-        UserError: it has action masks.
+        UserError: If it has action masks.
     """
 
     def __init__(self, env: gymnasium.Env, repeat: int) -> None:
@@ -90,7 +90,7 @@ class ActionRepeatAgents(AgentsWrapper):
         repeat: steps of `env` for each step.
 
     Raises:
-        UserError: its agents take turns, or have action masks.
+        UserError: If its agents take turns, or have action masks.
     """
 
     def __init__(self, env: ParallelEnv, repeat: int) -> None:

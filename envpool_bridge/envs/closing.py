@@ -29,7 +29,7 @@ def close_each(owners: Iterable[Closes]) -> None:
     """Closes each owner, whatever the others raise.
 
     Raises:
-        Exception: the first one that an owner raised, after all have been closed.
+        Exception: If the first one that an owner raised, after all have been closed.
     """
     first: Exception | None = None
     for owner in owners:

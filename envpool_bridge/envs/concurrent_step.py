@@ -54,10 +54,10 @@ def make_concurrent_step(
         envs: one per row. A single row has no other to wait with.
         steps: the rows' step functions, as `AsyncStep` takes them.
         use_threads: whether to start threads for environments without halves.
-        core: of the threads, as `ThreadedStep` takes it.
+        core: Core of the threads, as `ThreadedStep` takes it.
 
     Raises:
-        UserError: the system allows no further threads.
+        UserError: If the system allows no further threads.
     """
     if len(envs) < 2:
         return None
@@ -92,8 +92,8 @@ class ConcurrentStep:
             place. A row's StopIteration therefore ends it, as it ends a `map`.
 
         Raises:
-            WorkerError: the call before was interrupted, for example by a signal; or a thread has ended.
-            ValueError: it is closed.
+            WorkerError: If the call before was interrupted, for example by a signal; or a thread has ended.
+            ValueError: If it is closed.
         """
         if self._closed:
             raise ValueError("the rows are closed")
@@ -192,10 +192,10 @@ class ThreadedStep(ConcurrentStep):
 
     Args:
         num_rows: R, functions of every call.
-        core: of the threads, an index modulo the number of cores that this process may run on; None for any core.
+        core: Core of the threads, an index modulo the number of cores that this process may run on; None for any core.
 
     Raises:
-        UserError: the system allows no further threads.
+        UserError: If the system allows no further threads.
     """
 
     def __init__(self, num_rows: int, core: int | None = None) -> None:

@@ -105,7 +105,7 @@ class EnvConfig:
             instead. Not for environments with action masks.
         last_action: adds the item "last_action" to observations, for recurrent agents: the action before, zeros at first.
             Not for suites whose environments are stepped together ("envpool", "atari_vector", "gymnasium_vector").
-        last_reward: likewise "last_reward", the agent's own reward before.
+        last_reward: Whether "last_reward" is observed, the agent's own reward before.
         info_fields: numbers in the environment's infos to record and to average over episodes at their end.
         overlap_rows: steps a worker's rows concurrently in threads: for environments that wait rather than compute.
             Environments with `step_async` and `step_wait` (docs/how_to/custom_environment.md) overlap without threads

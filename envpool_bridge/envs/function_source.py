@@ -23,7 +23,7 @@ def as_source(env: AnyEnv) -> EnvSource:
     """Returns a source unchanged, or the source of a function's environments. Makes one of them to detect its kind.
 
     Raises:
-        UserError: it is neither a source nor such a function.
+        UserError: If it is neither a source nor such a function.
     """
     if hasattr(env, "make_rows"):
         return env  # pyright: ignore[reportReturnType]

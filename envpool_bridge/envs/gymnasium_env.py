@@ -110,10 +110,10 @@ class GymnasiumRows:
         keep_infos: whether to keep the infos of each step.
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds.
-        overlap_rows: as in GymnasiumSource.
+        overlap_rows: Overlap rows, as in GymnasiumSource.
 
     Attributes:
-        read_stage: as in StagedRows.
+        read_stage: Read stage, as in StagedRows.
         first_limits: env steps after which the rows' first episodes are truncated; empty if they are whole.
         num_episodes: episodes after which each row rests; empty if none does. A resting row's steps cost nothing: they repeat
             the observation of its last reset. Rows that step concurrently do not rest.

@@ -13,11 +13,11 @@ def json_text(value: Any, name: str, may_be_list: bool = False) -> str:
 
     Args:
         value: mapping of JSON values, of which tuples become lists; NAME=VALUE fields separated by spaces; or JSON text.
-        name: of the option, for messages.
+        name: Name of the option, for messages.
         may_be_list: whether a list of mappings is accepted, too.
 
     Raises:
-        UserError: it is none of these.
+        UserError: If it is none of these.
     """
     data, kinds = value, (Mapping, list, tuple) if may_be_list else (Mapping,)
     if isinstance(value, str):
@@ -36,11 +36,11 @@ def read_arguments(texts: Sequence[str], name: str) -> Any:
     """Returns the data of one JSON text, or the values of NAME=VALUE fields by name, each JSON or otherwise a string.
 
     Args:
-        texts: of a command line.
-        name: of the option, for messages.
+        texts: Texts of a command line.
+        name: Name of the option, for messages.
 
     Raises:
-        UserError: a text has another form.
+        UserError: If a text has another form.
     """
     try:
         if len(texts) == 1 and is_json(texts[0]):

@@ -56,7 +56,7 @@ def with_last_step(source: EnvSource, suite: str, chosen: LastStep) -> EnvSource
     """Returns the source of the same environments with the items in their observations.
 
     Raises:
-        UserError: its environments are stepped together, by code that no wrapper can enter.
+        UserError: If its environments are stepped together, by code that no wrapper can enter.
     """
     if not isinstance(source, OneByOneSource):
         raise UserError(

@@ -61,8 +61,8 @@ def mixed_source(
     """Returns a source whose rows are those of several tasks (`assign_tasks`). Makes one environment of each.
 
     Args:
-        sources: by name of the task.
-        shares: of the tasks; () for equal shares.
+        sources: Sources by name of the task.
+        shares: Shares of the tasks; () for equal shares.
         env_id: name for messages and run directories; "" joins the tasks' names.
         add_task: whether observations get the item "task": [N], 1 at the environment's own task, 0 elsewhere.
 

@@ -45,10 +45,10 @@ class ParallelSource(OneByOneSource):
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
         clip_actions: whether continuous actions are clipped to the space's bounds.
         info_fields: numbers in the agents' infos to record; see EnvSpec.
-        stage: as in GymnasiumSource.
-        stagger: as in GymnasiumSource.
+        stage: Stage, as in GymnasiumSource.
+        stagger: Stagger, as in GymnasiumSource.
         action_repeat: steps of the environment per env step.
-        evaluation_env: as in GymnasiumSource.
+        evaluation_env: Evaluation env, as in GymnasiumSource.
     """
 
     make_env: Callable[[], ParallelEnv]
@@ -67,7 +67,7 @@ class ParallelSource(OneByOneSource):
         """Makes the rows of these ids, which must cover whole environments.
 
         Raises:
-            UserError: the ids split an environment.
+            UserError: If the ids split an environment.
         """
         with closed_on_error() as envs:
             envs.append(self.make_env())
@@ -98,7 +98,7 @@ class ParallelRows:
         source: options of the rows.
 
     Attributes:
-        read_stage: as in StagedRows.
+        read_stage: Read stage, as in StagedRows.
     """
 
     def __init__(

@@ -21,12 +21,12 @@ def parallel_spec(env: ParallelEnv, env_id: str, global_state: bool) -> EnvSpec:
 
     Args:
         env: any instance.
-        env_id: for messages.
+        env_id: Environment id for messages.
         global_state: whether observations include the environment's `state()` as their leaf "state".
 
     Raises:
-        UnsupportedSpaceError: a space cannot be stored, or the agents' spaces are too different to share rows.
-        UserError: the environment has no agents, or no global state that can be recorded.
+        UnsupportedSpaceError: If a space cannot be stored, or the agents' spaces are too different to share rows.
+        UserError: If the environment has no agents, or no global state that can be recorded.
     """
     if not env.possible_agents:
         raise UserError(f"{env_id}: expected possible_agents to name every possible agent, got none")

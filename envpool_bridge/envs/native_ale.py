@@ -54,7 +54,7 @@ class AleVectorSource(VectorSource):
     """Rows of one `ale_py.vector_env.AtariVectorEnv`.
 
     Attributes:
-        options: of the game.
+        options: Options of the game.
     """
 
     options: AtariVectorOptions = AtariVectorOptions()

@@ -42,7 +42,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> 
         env_id: EnvPool's name of the task, e.g. "Pong-v5".
         kwargs: arguments of `envpool.make`, such as "num_threads"; and "frame_stack", by which this package stacks
             frames, each stored once (EnvPool's own "stack_num" is then 1). Pixels of MuJoCo are stacked by EnvPool: [3 N, H, W].
-        strict: as in VectorSource.
+        strict: Strictness, as in VectorSource.
 
     Raises:
         UserError: unknown task or arguments, or the package or the library that draws is missing.
@@ -103,7 +103,7 @@ class _Pool(VectorEnv):
 
     Args:
         env_id: EnvPool's id.
-        arguments: of `envpool.make`.
+        arguments: Arguments of `envpool.make`.
         squeezes: whether to remove the axis of a stack of one.
         num_envs: number of rows.
         repeat: steps of the pool for each step; a row whose episode ends, or begins, takes no more of them.

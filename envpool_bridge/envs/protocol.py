@@ -125,7 +125,7 @@ class EpisodeReset:
 
     Attributes:
         episodes: index of each row's episode.
-        actions: for each row, the actions to replay since the start of that episode, [N, ...] a leaf, or None to start
+        actions: Actions for each row, the actions to replay since the start of that episode, [N, ...] a leaf, or None to start
             it.
         on_step: called before every replayed step.
         stages: stage or level of each row's episode; () for the one that resets have now.

@@ -44,7 +44,7 @@ class RenderingSource:
     """Rows of environments whose frames go to a screen.
 
     Attributes:
-        source: its `make_env` takes the keyword `render_mode`.
+        source: Source whose `make_env` takes the keyword `render_mode`.
         screen: receives the frames.
     """
 
@@ -65,7 +65,7 @@ def rendering(source: EnvSource) -> tuple[OneByOneSource, float]:
     It makes two environments and renders a frame with the second, so that errors are raised here.
 
     Raises:
-        UserError: the source, the environment or this machine cannot render.
+        UserError: If the source, the environment or this machine cannot render.
     """
     name = getattr(source, "env_id", "") or type(source).__name__
     if not isinstance(source, OneByOneSource):

@@ -22,7 +22,7 @@ def staged_source(sources: Sequence[EnvSource], env_id: str) -> OneByOneSource:
     The last stage gives the spaces and the agents. Agents that an earlier stage lacks are absent in its episodes.
 
     Args:
-        sources: of stages 0, 1, ...
+        sources: Sources of stages 0, 1, ...
         env_id: name for messages and run directories.
 
     Raises:
@@ -92,7 +92,7 @@ class _Stages:
     Args:
         makers: make the environment of stages 0, 1, ...
         env_id: name for messages.
-        render_mode: of all environments; None makes them without one.
+        render_mode: Render mode of all environments; None makes them without one.
     """
 
     def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None = None) -> None:
@@ -105,7 +105,7 @@ class _Stages:
         """Starts an episode of the stage `options["stage"]`; of the last stage without it.
 
         Raises:
-            UserError: no such stage.
+            UserError: If there is no such stage.
         """
         others = dict(options or {})
         self._current = self._at(int(others.pop("stage", len(self._makers) - 1)))
@@ -150,7 +150,7 @@ class StagedParallelEnv(_Stages):
 
     Attributes:
         possible_agents: those of the last stage.
-        metadata: of the last stage.
+        metadata: Metadata of the last stage.
     """
 
     def __init__(self, makers: Sequence[Callable[..., Any]], env_id: str, render_mode: str | None = None) -> None:

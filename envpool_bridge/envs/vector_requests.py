@@ -95,7 +95,7 @@ class RowsFailedError(Exception):
     """Exceptions of some rows in one request.
 
     Args:
-        failures: by row.
+        failures: Errors by row.
     """
 
     def __init__(self, failures: dict[int, RowFailure]) -> None:

@@ -63,7 +63,7 @@ def wanted(value: str | None = None) -> list[Failpoint]:
     """Returns the failpoints in `value`, or in the environment variable if None.
 
     Raises:
-        UserError: the value does not have the form above.
+        UserError: If the value does not have the form above.
     """
     text = os.environ.get(VARIABLE, "") if value is None else value
     return [_parse(entry) for entry in text.split(",") if entry]
@@ -83,7 +83,7 @@ def arm(failpoints: Sequence[Failpoint], places: Mapping[str, Sequence[tuple[Any
     """Wraps the methods at the failpoints' places.
 
     Args:
-        failpoints: to arm.
+        failpoints: Failpoints to arm.
         places: (object, name of its method) of each place; methods of one place share their count.
     """
     for failpoint in failpoints:

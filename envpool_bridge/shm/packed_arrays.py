@@ -30,7 +30,7 @@ class ParamsLayout:
     """Layout of flattened parameters: `[version of block 0 | version of block 1 | block 0 | block 1]`.
 
     Attributes:
-        leaves: in the order of the flattened tree.
+        leaves: Leaves in the order of the flattened tree.
         block_bytes: size of a block, a multiple of 64.
     """
 

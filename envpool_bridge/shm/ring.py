@@ -181,7 +181,7 @@ class Counters:
         """Releases the slot of `sequence`; sequences are released in order.
 
         Raises:
-            RuntimeError: it is not the oldest leased sequence (a bug of the caller).
+            RuntimeError: If it is not the oldest leased sequence (a bug of the caller).
         """
         if sequence != self._load(1):
             raise RuntimeError(f"slots must be released in order: expected sequence {self._load(1)}, got {sequence}")

@@ -39,7 +39,7 @@ class SharedBytes:
     """Mapped shared memory. Process-safety: the creator owns it; children map the descriptor they were given.
 
     Args:
-        descriptor: from `reserve`.
+        descriptor: Descriptor from `reserve`.
         num_bytes: expected size.
 
     Attributes:
@@ -47,7 +47,7 @@ class SharedBytes:
         buffer: the whole memory, writable.
 
     Raises:
-        LayoutMismatchError: the memory has another size.
+        LayoutMismatchError: If the memory has another size.
     """
 
     def __init__(self, descriptor: int, num_bytes: int) -> None:
@@ -127,7 +127,7 @@ def attach(descriptor: int, layout: SlotLayout, run_id: bytes) -> Segment:
     """Maps a segment that another process created.
 
     Raises:
-        LayoutMismatchError: it was created with another layout, format version or run.
+        LayoutMismatchError: If it was created with another layout, format version or run.
     """
     segment = Segment(descriptor, layout, run_id)
     header = bytes(segment.buffer[:64])

@@ -102,7 +102,7 @@ class ActRows:
     """The part of a slot that acting for R rows reads and writes: views at step t.
 
     Attributes:
-        observation: to read: [R, *stored_shape] a leaf, or [F, R, *stored_shape], oldest first, for a leaf of F > 1
+        observation: Observation to read: [R, *stored_shape] a leaf, or [F, R, *stored_shape], oldest first, for a leaf of F > 1
             frames.
         is_first: [R] bool, to read; [W, R] if W, the largest F, is more than 1.
         action: [R, ...] a leaf, to write.
@@ -110,7 +110,7 @@ class ActRows:
         policy_version: [R] int32, to write.
         state_before: [R, ...] a leaf, to write: the recurrent state before this step; None except at a slot's first
             step.
-        state_after: likewise after this step; None except at a slot's last step.
+        state_after: State after this step; None except at a slot's last step.
     """
 
     observation: Tree

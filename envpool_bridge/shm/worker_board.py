@@ -150,7 +150,7 @@ class WorkerBoard:
 
         Args:
             first_sequence: first sequence of the pool.
-            stages: of each slot and of those after them; () for `initial` everywhere.
+            stages: Stages of each slot and of those after them; () for `initial` everywhere.
             initial: stage of the spec; None where resets have none.
         """
         *first, after = stages or (initial,) * (self._shape.num_slots + 1)

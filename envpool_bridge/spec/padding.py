@@ -20,8 +20,8 @@ def padded_spec(field: str, names: Sequence[str], specs: Sequence[SpecTree]) -> 
 
     Args:
         field: "observation" or "action", for messages.
-        names: of the agents.
-        specs: of the agents, in the same order.
+        names: Names of the agents.
+        specs: Specifications of the agents, in the same order.
 
     Raises:
         UnsupportedSpaceError: their structures, kinds, dtypes or ranks differ.

@@ -18,7 +18,7 @@ class ArraySpec:
     """An array of fixed shape.
 
     Attributes:
-        shape: without time and row axes, as agents see it.
+        shape: Shape without time and row axes, as agents see it.
         dtype: name of the dtype stored in a slot. 64-bit sources are stored in 32 bits, jax's default.
         low: lowest legal value: one number for all elements of a stored value, one per element (flattened), or None for
             unbounded.
@@ -107,8 +107,8 @@ class MultiDiscreteSpec:
     """An array of integers, each with its own number of values. Stored zero-based as int32.
 
     Attributes:
-        shape: without time and row axes.
-        num_values: of each element, flattened.
+        shape: Shape without time and row axes.
+        num_values: Number of values of each element, flattened.
         start: smallest value of each element, flattened; added before it reaches the environment.
         source_dtype: dtype that the environment itself uses.
     """
@@ -146,8 +146,8 @@ class AgentSpec:
     Attributes:
         name: name in the environment.
         observation: one leaf, or a tree of them.
-        action: likewise.
-        action_mask: as in EnvSpec.
+        action: One leaf of actions, or a tree of them.
+        action_mask: Action mask, as in EnvSpec.
     """
 
     name: str
@@ -167,7 +167,7 @@ class EnvSpec:
     Attributes:
         env_id: name for messages and reports.
         observation: one leaf, or a tree of them. Discrete values are stored zero-based.
-        action: likewise.
+        action: One leaf of actions, or a tree of them.
         action_repeat: steps of the environment, or frames of its emulator, per env step (frames = env_steps * action_repeat).
         reward_dtype: stored dtype of rewards.
         action_mask: keys of the observation's leaf that marks values of a discrete action as legal (1) or illegal (0).

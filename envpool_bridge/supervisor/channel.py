@@ -42,8 +42,8 @@ class WorkerChannel:
             receive: called when data has arrived while the worker does not read; calls this channel's `receive`.
 
         Raises:
-            BlockingIOError: the worker did not read in time, and may have received a part of the message.
-            OSError: the worker has ended.
+            BlockingIOError: If the worker did not read in time, and may have received a part of the message.
+            OSError: If the worker has ended.
         """
         data = bytes(ForkingPickler.dumps(message))
         long = len(data) > _MAX_LENGTH

@@ -24,7 +24,7 @@ class ExitContext:
 
     Attributes:
         in_step: whether it was in the middle of a step; None if unknown.
-        rss_bytes: its resident memory at the last check; None if there was none.
+        rss_bytes: Resident memory of the process at the last check; None if there was none.
         oom_kills: number of processes of this control group that the kernel killed for lack of memory during its life;
             None if the kernel does not report it.
         limit_bytes: memory limit of the control group; None without a limit.
@@ -40,7 +40,7 @@ def describe_exit(status: int, circumstances: ExitContext | None = None) -> str:
     """Describes an exit status.
 
     Args:
-        status: as `subprocess` reports it: the negated number of the signal that ended the process, or its exit status.
+        status: Status, as `subprocess` reports it: the negated number of the signal that ended the process, or its exit status.
         circumstances: facts about the exit.
     """
     known = circumstances or ExitContext()
@@ -87,7 +87,7 @@ class CgroupMemory:
     """Memory limits and events of this process's control group (version 2), as far as the kernel reports them.
 
     Args:
-        directory: of the control group; this process's own if None.
+        directory: Directory of the control group; this process's own if None.
     """
 
     def __init__(self, directory: Path | None = None) -> None:

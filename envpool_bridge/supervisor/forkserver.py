@@ -76,7 +76,7 @@ class ForkServer:
             The worker's process id.
 
         Raises:
-            EnvPoolError: the server has ended, or does not answer.
+            EnvPoolError: If the server has ended, or does not answer.
         """
         pid = self._request({"do": "fork"}, descriptors)["pid"]
         if pid is None:
@@ -89,10 +89,10 @@ class ForkServer:
         If an earlier spare has shown the imports to be safe, the server imports the modules itself instead.
 
         Args:
-            note: from `warm_spare.note_source`; stays the caller's.
+            note: Note from `warm_spare.note_source`; stays the caller's.
 
         Raises:
-            EnvPoolError: the server has ended.
+            EnvPoolError: If the server has ended.
         """
         self._request({"do": "prepare"}, [note])
 

@@ -37,7 +37,7 @@ def pickle_source(source: EnvSource) -> bytes:
     are sent by value, with the globals that they use. Registrations of environments are sent along.
 
     Raises:
-        UserError: it cannot be sent to another process.
+        UserError: If it cannot be sent to another process.
     """
     try:
         return dumps_with_registrations(source)
@@ -65,9 +65,9 @@ class _Process:
         """Sends a message; kills a worker that does not read it, because it may have received a part.
 
         Args:
-            message: as `WorkerChannel.send` takes it.
+            message: Message, as `WorkerChannel.send` takes it.
             what: name of the message.
-            receive: as `WorkerChannel.send` takes it.
+            receive: Receive, as `WorkerChannel.send` takes it.
         """
         try:
             self.connection.send(message, receive)
@@ -168,7 +168,7 @@ class WorkerProcesses:
         """Forks a worker, whose predecessor (if any) has been reaped; returns before its environments are ready.
 
         Raises:
-            EnvPoolError: the fork server has ended.
+            EnvPoolError: If the fork server has ended.
         """
         worker, (segment, *others) = config.worker, self._descriptors
         os.ftruncate(self._stacks[worker], 0)
@@ -187,7 +187,7 @@ class WorkerProcesses:
         """Prepares a process that the next `spawn` turns into a worker; does nothing if there is one.
 
         Raises:
-            EnvPoolError: the fork server has ended.
+            EnvPoolError: If the fork server has ended.
         """
         note = note_source(config.source, config.local_policy)
         try:
@@ -215,10 +215,10 @@ class WorkerProcesses:
         """Receives the workers' messages.
 
         Raises:
-            WorkerError: an environment raised; the message ends with its original traceback. Or its infos cannot be
+            WorkerError: If an environment raised; the message ends with its original traceback. Or its infos cannot be
                 unpickled here; their worker lives until `stop`.
-            BadEnvOutputError: an environment returned output that its spaces do not allow.
-            WorkerDiedError: a worker died without a message, and its restarts are exhausted.
+            BadEnvOutputError: If an environment returned output that its spaces do not allow.
+            WorkerDiedError: If a worker died without a message, and its restarts are exhausted.
             TooManyFailedEnvsError: too few rows are left.
         """
         with self._lock:

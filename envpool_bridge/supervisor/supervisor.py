@@ -124,8 +124,8 @@ class Supervisor:
 
         Args:
             config: shared by all workers; index and resets are filled in here.
-            resets: for each worker, the first reset of each of its parts.
-            may_act: for workers that act themselves: whether parameters for a slot sequence are available.
+            resets: Resets for each worker, the first reset of each of its parts.
+            may_act: Whether parameters for a slot sequence are available, for workers that act themselves.
         """
         self._may_act = may_act
         for worker, requests in enumerate(resets):

@@ -93,8 +93,8 @@ def prepare_and_wait(connection: socket.socket, note: int, main: Callable[[Seque
     """Runs a spare process: imports, reports the modules, and becomes the worker `main(descriptors)` on request.
 
     Args:
-        connection: to the fork server, which closes it to end the spare.
-        note: from `note_source`.
+        connection: Connection to the fork server, which closes it to end the spare.
+        note: Note from `note_source`.
         main: body of a worker.
     """
     size = os.fstat(note).st_size

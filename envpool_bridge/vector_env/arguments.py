@@ -25,7 +25,7 @@ def list_env_fns(env_fns: EnvFn | Iterable[EnvFn], num_envs: int | None) -> tupl
     """Returns one function for each environment.
 
     Raises:
-        UserError: there are no functions, or `num_envs` contradicts their number.
+        UserError: If there are no functions, or `num_envs` contradicts their number.
     """
     if num_envs is not None and (isinstance(num_envs, bool) or num_envs < 1):
         raise UserError(f"num_envs must be a positive integer, got {num_envs!r}: pass further arguments by name")
@@ -51,12 +51,12 @@ def batch_observation_space(mode: Any, env_fns: tuple[EnvFn, ...], first: Space)
 
     Args:
         mode: "same", "different", or (batched space, single space).
-        env_fns: for "different", each makes one environment whose space is read.
+        env_fns: Functions that make one environment each, whose space is read; for "different".
         first: space of the first environment.
 
     Raises:
         UserError: another mode.
-        TypeError: a pair with other things than spaces.
+        TypeError: If a pair with other things than spaces.
     """
     if isinstance(mode, tuple) and len(mode) == 2:  # pyright: ignore[reportUnknownArgumentType]
         batched, single = mode  # pyright: ignore[reportUnknownVariableType]
@@ -130,7 +130,7 @@ def divide_rows(
         max_concurrency: largest number of environments that step at the same time.
 
     Raises:
-        UserError: a number is not a positive integer, the environments cannot be divided equally, or there are more
+        UserError: If a number is not a positive integer, the environments cannot be divided equally, or there are more
             workers than `max_concurrency`.
     """
     _validate_positive("lanes_per_worker", lanes_per_worker)

@@ -22,7 +22,7 @@ def spread_seeds(seed: int | Sequence[int | None] | None, num_envs: int) -> list
     """Returns one seed for each environment.
 
     Raises:
-        UserError: the number of seeds is not the number of environments.
+        UserError: If the number of seeds is not the number of environments.
     """
     if seed is None:
         return [None] * num_envs
@@ -38,8 +38,8 @@ def split_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[tuple[boo
     """Returns the reset mask, () for all rows, and the options of the environments.
 
     Raises:
-        TypeError: the mask is not a numpy array of bools.
-        UserError: it has another shape, or selects no environment.
+        TypeError: If the mask is not a numpy array of bools.
+        UserError: If it has another shape, or selects no environment.
     """
     if options is None or "reset_mask" not in options:
         return (), options
@@ -71,7 +71,7 @@ class ActionArrays:
 
     Args:
         spec: spec of one action.
-        space: of the actions of all environments, for messages.
+        space: Space of the actions of all environments, for messages.
     """
 
     def __init__(self, spec: SpecTree, space: Space) -> None:

@@ -16,12 +16,12 @@ def pickle_setters(name: str, values: Any, num_envs: int) -> list[bytes]:
     """Returns a function for each environment, which sets an attribute.
 
     Args:
-        name: of the attribute.
+        name: Name of the attribute.
         values: list or tuple of one value for each environment, or one value for all.
         num_envs: number of environments.
 
     Raises:
-        UserError: the number of values is not the number of environments.
+        UserError: If the number of values is not the number of environments.
     """
     is_each = isinstance(values, list | tuple)
     each: list[Any] = list(values) if is_each else [values]  # pyright: ignore[reportUnknownArgumentType]
@@ -37,7 +37,7 @@ def pickle_calls(function: EnvFunction, indices: Sequence[int], num_envs: int) -
     The function returns a list of results; it is b"" where there is no call.
 
     Raises:
-        UserError: an index that no environment has.
+        UserError: If no environment has an index.
     """
     times = Counter(indices)
     if not times.keys() <= set(range(num_envs)):

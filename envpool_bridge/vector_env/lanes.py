@@ -62,7 +62,7 @@ class Lanes:
             make_request: makes the request of a span of rows.
 
         Raises:
-            WaitTimeoutError: a lane is still in an earlier step; no request was sent.
+            WaitTimeoutError: If a lane is still in an earlier step; no request was sent.
         """
         shape = self._pool.shape
         self.wait()
@@ -82,7 +82,7 @@ class Lanes:
         """Waits until every lane is ready.
 
         Raises:
-            WaitTimeoutError: a lane is not ready in time, and continues its step.
+            WaitTimeoutError: If a lane is not ready in time, and continues its step.
         """
         limit = self._timeout if timeout_seconds is None else timeout_seconds
         deadline = time.monotonic() + limit
@@ -100,7 +100,7 @@ class Lanes:
         """Waits until one of these lanes is ready; returns the first that is.
 
         Raises:
-            WaitTimeoutError: no lane is ready in time.
+            WaitTimeoutError: If no lane is ready in time.
         """
         self._pool.wait_acting(lambda: not set(lanes).isdisjoint(self._pool.ready_lanes()), self._timeout)
         ready = set(self._pool.ready_lanes())
@@ -128,7 +128,7 @@ class Lanes:
         """Returns the newest observations of these ready lanes.
 
         Args:
-            lanes: in order.
+            lanes: Lanes in order.
             copy: False returns views of the ring where all rows are at the same step and are stored unconverted. They
                 change after the next step.
         """
@@ -149,7 +149,7 @@ class Lanes:
         """Returns the lanes of these rows.
 
         Raises:
-            UserError: the rows are not those of whole lanes.
+            UserError: If the rows are not those of whole lanes.
         """
         size = self.rows[0].stop
         lanes = sorted({int(row) // size for row in row_ids})
@@ -163,7 +163,7 @@ class Lanes:
         """Returns copies of the final observations of rows whose episodes ended in the newest step of these ready lanes.
 
         Args:
-            lanes: in order.
+            lanes: Lanes in order.
             ended: indices of these rows among all rows of the lanes, [N] int64, in ascending order.
         """
         if self._are_together(lanes):

@@ -182,7 +182,7 @@ class PoolVectorEnv(VectorEnv):
         """Returns observations and infos of the started reset.
 
         Raises:
-            WaitTimeoutError: the environments took longer than `timeout` seconds; wait again, or close.
+            WaitTimeoutError: If the environments took longer than `timeout` seconds; wait again, or close.
         """
         reports = self._wait_for(AsyncState.WAITING_RESET, timeout)
         infos = self._infos(self._lanes.all, reports, np.zeros(0, np.bool_))
@@ -205,7 +205,7 @@ class PoolVectorEnv(VectorEnv):
         """Returns observations, rewards (float64), terminations, truncations and infos of the started step.
 
         Raises:
-            WaitTimeoutError: the environments took longer than `timeout` seconds; the step continues.
+            WaitTimeoutError: If the environments took longer than `timeout` seconds; the step continues.
         """
         reports = self._wait_for(AsyncState.WAITING_STEP, timeout)
         return self._results(self._lanes.all, reports)
@@ -250,7 +250,7 @@ class PoolVectorEnv(VectorEnv):
 
         Raises:
             NoAsyncCallError: every result has been returned.
-            WaitTimeoutError: no lane finished in time.
+            WaitTimeoutError: If no lane finished in time.
         """
         self._require_open()
         self._require_idle("recv")
@@ -284,7 +284,7 @@ class PoolVectorEnv(VectorEnv):
         """Returns the results of the started call, one for each environment.
 
         Raises:
-            WaitTimeoutError: the environments took longer than `timeout` seconds; wait again, or close.
+            WaitTimeoutError: If the environments took longer than `timeout` seconds; wait again, or close.
         """
         reports = self._wait_for(AsyncState.WAITING_CALL, timeout)
         results = [report.result for report in reports if isinstance(report, RowReport)]
@@ -298,7 +298,7 @@ class PoolVectorEnv(VectorEnv):
         """Sets an attribute of every environment.
 
         Args:
-            name: of the attribute; a wrapper that defines it receives it.
+            name: Name of the attribute; a wrapper that defines it receives it.
             values: list or tuple of one value for each environment, or one value for all; each receives a copy.
         """
         self._require_open()
@@ -312,10 +312,10 @@ class PoolVectorEnv(VectorEnv):
 
         Args:
             function: receives one environment; anything that cloudpickle can send to workers. Each has its own copy.
-            indices: of the environments, all by default; the results are in this order. A repeated one is another call.
+            indices: Indices of the environments, all by default; the results are in this order. A repeated one is another call.
 
         Raises:
-            UserError: an index that no environment has.
+            UserError: If no environment has an index.
         """
         self._require_open()
         self._require_idle("apply")
@@ -372,7 +372,7 @@ class PoolVectorEnv(VectorEnv):
         """Returns the infos of these lanes.
 
         Args:
-            lanes: in order.
+            lanes: Lanes in order.
             reports: one for each of their rows.
             ends: whether the episode of each of these rows ended, [N] bool.
         """

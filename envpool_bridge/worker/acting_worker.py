@@ -13,9 +13,9 @@ class ActingWorker(Worker):
     """An environment process with a policy. Process-safety: as Worker, and the only writer of its lanes' `acted`.
 
     Args:
-        config: from the parent, with a local policy.
-        connection: to the parent.
-        descriptors: as for Worker.
+        config: Configuration from the parent, with a local policy.
+        connection: Connection to the parent.
+        descriptors: Descriptors, as for Worker.
         own: descriptors for the policy.
     """
 

@@ -16,10 +16,10 @@ def wake_on_time(nanoseconds: int = 1) -> None:
     Linux allows 50 microseconds by default, to wake several sleepers at once: 1 % of a step that sleeps for 5 milliseconds.
 
     Args:
-        nanoseconds: of slack, at least 1 (0 is the system's default).
+        nanoseconds: Nanoseconds of slack, at least 1 (0 is the system's default).
 
     Raises:
-        OSError: the system rejects the setting.
+        OSError: If the system rejects the setting.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(nanoseconds), 0, 0, 0) != 0:

@@ -28,7 +28,7 @@ class Recovery:
         slots: all slots.
         progress: counters.
         board: recovery data of the workers.
-        rows_per_env: of the spec.
+        rows_per_env: Rows of each environment of the spec.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class BrokenStep:
     Args:
         owner: a worker's Part; its `rows` are restored after the first step.
         rows: the replaced rows.
-        recovery: of the worker.
+        recovery: Recovery of the worker.
     """
 
     def __init__(self, owner: Any, rows: EnvRows, recovery: Recovery) -> None:

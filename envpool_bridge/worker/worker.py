@@ -138,9 +138,9 @@ class Worker:
     The constructor maps the segment and makes the environments.
 
     Args:
-        config: from the parent.
-        connection: to the parent.
-        descriptors: as `main` receives them.
+        config: Configuration from the parent.
+        connection: Connection to the parent.
+        descriptors: Descriptors, as `main` receives them.
     """
 
     def __init__(self, config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> None:

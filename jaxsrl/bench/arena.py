@@ -23,7 +23,7 @@ def bench_arena(run: Path, games: int = 400, rounds: int = 4) -> dict[str, Any]:
 
     Args:
         run: directory of a run of a game of two teams.
-        games: of a turn, an even number.
+        games: Games of a turn, an even number.
         rounds: turns of each contender.
     """
     loaded = load_agent(run)

@@ -27,16 +27,16 @@ def bare_rows(rows: int, processes: int, milliseconds: float, seconds: float, wa
     """Returns steps per second of all rows, each of which only sleeps.
 
     Args:
-        rows: in all; a multiple of `processes`.
+        rows: Rows in all; a multiple of `processes`.
         processes: number of processes that share the rows.
-        milliseconds: of sleep per step.
-        seconds: of measurement.
+        milliseconds: Milliseconds of sleep per step.
+        seconds: Seconds of measurement.
         waiting: "apart" gives each row a thread that continues at once. "together" has the same threads, but the rows of a process
             wait for each other after every step, as one inference call for all of them requires. "async" is like "together", but
             starts all steps and then waits for them, without threads.
 
     Raises:
-        RuntimeError: the process failed or took too long.
+        RuntimeError: If the process failed or took too long.
     """
     settings = {
         "rows": rows,

@@ -55,7 +55,7 @@ def measure_replay(kind: str) -> dict[str, float]:
     Contenders take 3 turns of 10 updates. Each update inserts a slot of 16 rows and 16 steps and draws samples.
 
     Args:
-        kind: of observations: "vector" (17 numbers per step) or "atari" (frames of 7,056 bytes).
+        kind: Kind of observations: "vector" (17 numbers per step) or "atari" (frames of 7,056 bytes).
 
     Returns:
         Samples per second (medians over rounds), their ratio, and bytes of a sample, a slot, and a slot's summary for the learner.

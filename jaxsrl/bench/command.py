@@ -41,13 +41,13 @@ class BenchCommand:
     """Measure ratios against named baselines in one run. Flags after the name are the benchmark's: NAME --help shows them.
 
     Attributes:
-        name: of the benchmark. "pool" steps environments, "train" trains PPO, "learn" trains it to a return next to
+        name: Name of the benchmark. "pool" steps environments, "train" trains PPO, "learn" trains it to a return next to
             stable-baselines3, and "plans" trains it under every plan. "latency-hiding" trains on sleeping environments, "scaling"
             on increasing numbers of them, and "uneven-steps" steps those of different speeds. "on-device" trains on JAX
             environments, "recurrent" with recurrent cores. "replay" fills and samples replay buffers, "search" plans ahead
             with a model, "arena" plays games, and "offline" learns from a dataset. "cluster" measures the cost of a Ray
             cluster and "overhead" that of all checks. "gpu" runs the accelerator's tests.
-        flags: of the benchmark.
+        flags: Flags of the benchmark.
     """
 
     name: tyro.conf.Positional[BenchmarkName]
@@ -77,7 +77,7 @@ class BenchCommand:
             """Parses the flags.
 
             Args:
-                settings: of the benchmark.
+                settings: Settings of the benchmark.
                 json: print one JSON object instead of a table.
             """
             return settings, json

@@ -46,8 +46,8 @@ def bench_gpu(files: tuple[str, ...] = ()) -> None:
         files: names of files of items, run one after the other; all files by default.
 
     Raises:
-        UserError: a file is unknown.
-        SystemExit: with status 1, if an item failed.
+        UserError: If a file is unknown.
+        SystemExit: If an item failed, with status 1.
     """
     known = [name for group in _GROUPS for name in group]
     unknown = [name for name in files if name not in known]
@@ -93,9 +93,9 @@ def run_items(file: Path, deadline: float, environment: dict[str, str], stop: th
     """Runs every item of a file in a process, and restarts the file without the item that ended its process.
 
     Args:
-        file: of tests.
-        deadline: of all, in the time of `time.time()`.
-        environment: of the processes.
+        file: File of tests.
+        deadline: Deadline of all, in the time of `time.time()`.
+        environment: Environment of the processes.
         stop: ends the process that runs, and no other starts.
 
     Returns:

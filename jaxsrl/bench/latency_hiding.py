@@ -33,12 +33,12 @@ def bench_latency_hiding(
     """Measures training on environments that sleep: throughput of single_learner_fine relative to rows / sleep.
 
     Args:
-        milliseconds: of sleep per step.
+        milliseconds: Milliseconds of sleep per step.
         rows: environments of the largest run.
         fewer_rows: further numbers of environments, to find the bottleneck.
         divisions: (workers, lanes) over which rows are divided; all that divide the rows are measured.
-        seconds: of each run, if only sleep took time.
-        limit_seconds: of each measurement of rows that only sleep.
+        seconds: Seconds of each run, if only sleep took time.
+        limit_seconds: Limit, in seconds, of each measurement of rows that only sleep.
         steps: concurrency of a worker's rows: "async" (all steps are started, then waited for), or "threads".
         awake: disable CPU idle states meanwhile, also for the limits, as --machine.disable-cpu-idle does.
 

@@ -36,7 +36,7 @@ class LearnTask:
         env_id: environment.
         threshold: mean return of the last 100 training episodes.
         experiment: name of our experiment.
-        env_steps: of our run, if it does not reach the threshold before.
+        env_steps: Env steps of our run, if it does not reach the threshold before.
     """
 
     env_id: str
@@ -73,7 +73,7 @@ def bench_learn(
         threshold: mean return; None for the task's.
         experiment: ours; "" for the task's.
         flags: further flags of our experiment.
-        limit_seconds: of one run.
+        limit_seconds: Limit, in seconds, of one run.
 
     Returns:
         `runs` has one row per run: contender, seed, env_steps, seconds since the process started, training_seconds since training
@@ -81,7 +81,7 @@ def bench_learn(
         largest ratio over the seeds that both reached.
 
     Raises:
-        UserError: the interpreter does not exist, or a run failed.
+        UserError: If the interpreter does not exist, or a run failed.
     """
     if not sb3_python.is_file():
         raise UserError(f"--sb3-python: expected a Python interpreter with stable-baselines3, got {sb3_python}")
@@ -134,7 +134,7 @@ def learn_with_sb3(python: Path, task: LearnTask, seed: int, limit_seconds: floa
     """Returns env_steps, seconds and training_seconds of one run of stable-baselines3, and its version.
 
     Raises:
-        UserError: the run failed, or took too long.
+        UserError: If the run failed, or took too long.
     """
     values = {"env_id": task.env_id, "seed": seed, "threshold": task.threshold, "started": time.time()}
     command = bound_command([str(python), "-I", str(_SCRIPT), json.dumps(values)])
@@ -153,7 +153,7 @@ def learn_with_jaxsrl(task: LearnTask, seed: int, flags: Sequence[str], limit_se
     """Returns env_steps, seconds and training_seconds of one `jaxsrl train`, which is stopped at the threshold.
 
     Raises:
-        UserError: the run failed, or took too long.
+        UserError: If the run failed, or took too long.
     """
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory, "output.txt")

@@ -33,9 +33,9 @@ def bench_offline(
     the way of JAX-CORL.
 
     Args:
-        env_steps: of the data.
+        env_steps: Env steps of the data.
         batch_size: steps of a gradient step.
-        gradient_steps: of a turn.
+        gradient_steps: Gradient steps of a turn.
         hidden: size of both layers of every network.
         rounds: turns of each contender.
     """

@@ -41,7 +41,7 @@ def bench_on_device(
     Args:
         num_envs: numbers of environments to measure.
         rollout_length: T.
-        seconds: of measurement at each size, over all contenders.
+        seconds: Seconds of measurement at each size, over all contenders.
 
     Returns:
         A row of `sizes` for each number of environments. `env_steps_per_second` has the median of each contender's turns.

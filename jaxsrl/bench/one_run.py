@@ -15,11 +15,11 @@ def run_apart(settings: dict[str, Any]) -> dict[str, Any]:
     """Runs `measure_training` in a new process; adds "peak_memory_bytes" of it and its workers to the results.
 
     Args:
-        settings: of measure_training, as JSON data; "num_cpu_devices" splits the processor.
+        settings: Settings of measure_training, as JSON data; "num_cpu_devices" splits the processor.
 
     Raises:
-        UserError: the run raised it.
-        RuntimeError: the run failed otherwise, or took too long.
+        UserError: If the run raised it.
+        RuntimeError: If the run failed otherwise, or took too long.
     """
     peak = 0
 

@@ -35,7 +35,7 @@ def bench_plans(plans: tuple[str, ...] = (), env_steps: int = 400_000, num_envs:
         (Pss of main process and workers together), slots_bytes, devices.
 
     Raises:
-        UserError: a plan is unknown.
+        UserError: If a plan is unknown.
     """
     known = [name for name in PLANS if name not in REPLAY_PLANS]
     for name in plans:

@@ -99,8 +99,8 @@ def bench_pool(
     Args:
         sizes: numbers of processes and environments.
         env: environment id.
-        suite: as in EnvConfig.
-        kwargs: likewise.
+        suite: Suite, as in EnvConfig.
+        kwargs: Arguments of the environment, as in EnvConfig.
         competing_processes: processes that compute all the time, as other users' work does.
         seconds: counted time of each contender; a fifth of it runs uncounted before.
         rounds: turns over which the seconds are divided. More turns average more of the machine's other load.
@@ -109,7 +109,7 @@ def bench_pool(
         Medians over rounds, and ratios that are medians of the rounds' ratios.
 
     Raises:
-        UserError: the sizes do not divide, or no processes step the environment.
+        UserError: If the sizes do not divide, or no processes step the environment.
     """
     config = EnvConfig(env, suite, kwargs).with_suite()
     source = config.source()

@@ -47,8 +47,8 @@ def run_module(
         The function's result, as JSON data.
 
     Raises:
-        UserError: the function raised it.
-        RuntimeError: the function failed otherwise, or took too long.
+        UserError: If the function raised it.
+        RuntimeError: If the function failed otherwise, or took too long.
     """
     command = module_command(module, json.dumps(settings), str(os.getpid()))
     deadline = time.monotonic() + limit_seconds
@@ -108,7 +108,7 @@ class AnsweringProcess:
         """Returns the next line of the process.
 
         Raises:
-            RuntimeError: the process ended, or no line came in time.
+            RuntimeError: If the process ended, or no line came in time.
         """
         deadline = time.monotonic() + limit_seconds
         assert self._process.stdout is not None
@@ -137,7 +137,7 @@ def answering_processes(
     Args:
         commands: one for each process.
         name: subject of error messages.
-        stderr: of the processes, as in Popen.
+        stderr: Standard error of the processes, as in Popen.
     """
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as stack:

@@ -27,7 +27,7 @@ def bench_recurrent(
     other trains on all of them at once.
 
     Args:
-        cores: to compare with a feed-forward network.
+        cores: Cores to compare with a feed-forward network.
         workers: environment processes.
         num_envs: environments in all.
         env_steps: length of each run.

@@ -37,7 +37,7 @@ def bench_replay(
         sizes: "atari": single frames 84x84, drawn with the 3 before them, batch 32; "vector": 17 numbers, batch 256.
         priority_exponent: 0 draws uniformly. Larger values draw by priority, and each draw sets the priorities of its windows.
         rounds: turns of each contender.
-        seconds: of a turn.
+        seconds: Seconds of a turn.
         reverb_python: interpreter with dm-reverb, which needs older packages than ours; "" skips Reverb.
 
     Returns:

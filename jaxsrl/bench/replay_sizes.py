@@ -12,8 +12,8 @@ class BenchSizes:
     """Sizes of one comparison.
 
     Attributes:
-        shape: of a stored observation.
-        dtype: of an observation.
+        shape: Shape of a stored observation.
+        dtype: Data type of an observation.
         frames: F, observations that an agent sees at once.
         batch_size: N, windows of a draw, of one step each.
         capacity: stored env steps.

@@ -28,11 +28,11 @@ def bench_scaling(
     """Measures training on increasing numbers of environments that only sleep: how many one head serves, and its limit.
 
     Args:
-        size: of observations.
-        milliseconds: of sleep per step.
+        size: Size of observations.
+        milliseconds: Milliseconds of sleep per step.
         rows: numbers of environments, in order; the first that is 10 % slower per row is the last to be measured.
         workers: environment processes.
-        seconds: of each run.
+        seconds: Seconds of each run.
 
     Returns:
         `sizes`, an entry per number of rows: env steps per second, ratios to the first size (`of_linear`) and to rows / sleep
@@ -40,7 +40,7 @@ def bench_scaling(
         or None; `limit`, the busiest part there; `stopped`, why larger sizes failed, or "".
 
     Raises:
-        UserError: a number of rows does not divide by the workers.
+        UserError: If a number of rows does not divide by the workers.
     """
     invalid = [number for number in rows if number % workers]
     if invalid or not rows:

@@ -31,11 +31,11 @@ def bench_search(
     documentation calls it; and the model's calls alone, without any tree.
 
     Args:
-        rows: of a call, each a search.
-        simulations: of a search.
+        rows: Rows of a call, each a search.
+        simulations: Simulations of a search.
         latent_size: numbers in the model's state.
         rounds: turns of each contender.
-        seconds: of a turn, at least one call.
+        seconds: Seconds of a turn, at least one call.
 
     Returns:
         A row of `searches` for each number of rows and simulations: searches per second, the ratio to mctx's, and the ratio of the

@@ -36,7 +36,7 @@ def bench_train(
     Args:
         workers: environment processes.
         num_envs: environments in all.
-        max_policy_lag: as in RunConfig.
+        max_policy_lag: Max policy lag, as in RunConfig.
         env_steps: length of the run.
 
     Returns:
@@ -65,7 +65,7 @@ def measure_training(
         max_policy_lag: updates that acting may be behind.
         env_steps: length of the run.
         env: environment, or a source of environments; CartPole-v1 if None.
-        network: of the agent.
+        network: Network of the agent.
         agent: PPO's configuration.
         changes: further options of RunConfig by dotted name, e.g. `plan` or `learner.num_devices`.
 

@@ -55,7 +55,7 @@ def map_experience(path: Path, forms: Mapping[str, Form]) -> dict[str, np.ndarra
         forms: shapes and dtypes of its arrays by name, in the order in which they were written.
 
     Raises:
-        CorruptCheckpointError: the file has another size.
+        CorruptCheckpointError: If the file has another size.
     """
     total, actual = sum(_aligned(num_bytes(form)) for form in forms.values()), path.stat().st_size
     if total != actual:

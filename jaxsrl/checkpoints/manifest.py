@@ -34,8 +34,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Returns the manifest of the checkpoint directory `path`.
 
     Raises:
-        UserError: the path is no checkpoint, or one of another format.
-        CorruptCheckpointError: the manifest was changed.
+        UserError: If the path is no checkpoint, or one of another format.
+        CorruptCheckpointError: If the manifest was changed.
     """
     try:
         text = (path / MANIFEST).read_text()
@@ -79,7 +79,7 @@ def verify_files(path: Path, manifest: Mapping[str, Any], with_experience: bool 
         with_experience: Whether to read experience, too.
 
     Raises:
-        CorruptCheckpointError: a file is missing, added or changed.
+        CorruptCheckpointError: If a file is missing, added or changed.
     """
     files, present = dict(manifest["files"]), set(list_files(path)) - {MANIFEST}
     if EXPERIENCE in files and (not with_experience or EXPERIENCE not in present):

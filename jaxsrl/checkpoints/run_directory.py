@@ -51,7 +51,7 @@ class RunDirectory:
         """Compares a configuration with the stored one, if there is one; writes nothing.
 
         Raises:
-            UserError: an option that may not change differs, or code that no package installs; lists every difference.
+            UserError: If an option that may not change differs, or code that no package installs; lists every difference.
         """
         saving = config["experiment"].get("run", {}).get("checkpoint", {})
         if not (self.path / CONFIG).exists() and list_steps(self.checkpoints):
@@ -237,7 +237,7 @@ def read_json(path: Path) -> Any:
     """Reads JSON from a file.
 
     Raises:
-        UserError: it is missing or not JSON.
+        UserError: If it is missing or not JSON.
     """
     try:
         return json.loads(path.read_text())

@@ -24,7 +24,7 @@ def validate_manifest(path: Path, manifest: Any) -> None:
     """Raises unless the manifest has the expected entries.
 
     Raises:
-        CorruptCheckpointError: it has others.
+        CorruptCheckpointError: If it has others.
     """
     kinds = {"files": dict, "schema": dict, "metadata": dict}
     for name, kind in kinds.items():
@@ -36,7 +36,7 @@ def reject_links(path: Path) -> None:
     """Raises if the checkpoint contains links: their targets are outside of it and may change before they are read.
 
     Raises:
-        CorruptCheckpointError: it contains a link or a special file.
+        CorruptCheckpointError: If it contains a link or a special file.
     """
     for inside in path.rglob("*"):
         if inside.is_symlink() or not (inside.is_file() or inside.is_dir()):
@@ -47,7 +47,7 @@ def read_form(subject: str, form: Any) -> Form:
     """Returns shape and dtype of an array by its entry in a manifest's schema.
 
     Raises:
-        CorruptCheckpointError: the entry is invalid; the message starts with `subject`.
+        CorruptCheckpointError: If the entry is invalid; the message starts with `subject`.
     """
     if not isinstance(form, dict):
         raise CorruptCheckpointError(f"{subject}: expected a shape and a dtype, got {str(form)[:60]}")
@@ -73,7 +73,7 @@ def validate_match(expected: Mapping[str, Form], actual: Mapping[str, Form], pre
         prefix: prefix of the compared names.
 
     Raises:
-        UserError: an array is missing, of another shape or dtype, or unexpected.
+        UserError: If an array is missing, of another shape or dtype, or unexpected.
     """
     problems: list[str] = []
     for name, form in expected.items():
@@ -92,13 +92,13 @@ def validate_stored_arrays(path: Path, schema: Mapping[str, Form], state: Path, 
 
     Args:
         path: checkpoint, for messages.
-        schema: of the manifest.
+        schema: Schema of the manifest.
         state: Orbax's directory.
         checkpointer: Orbax checkpointer that reads it.
 
     Raises:
         CorruptCheckpointError: shapes or dtypes differ, or Orbax cannot read them.
-        UserError: the arrays need more memory than is free.
+        UserError: If the arrays need more memory than is free.
     """
     try:
         tree: Any = checkpointer.metadata(state).item_metadata

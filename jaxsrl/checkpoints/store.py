@@ -118,7 +118,7 @@ class CheckpointStore:
         """Writes a checkpoint, which is durable when this returns, and removes old ones.
 
         Raises:
-            CheckpointSaveError: for example the disk is full or read-only; older checkpoints are unchanged.
+            CheckpointSaveError: If the disk is full or read-only, for example; older checkpoints are unchanged.
         """
         try:
             path = self._save(step, arrays, metadata)
@@ -234,7 +234,7 @@ class CheckpointStore:
         A checkpoint whose replacement a crash has interrupted is not read.
 
         Raises:
-            UserError: as `restore_newest`; or checkpoints were removed before they were read, for 30 s.
+            UserError: If `restore_newest` raises it, or checkpoints were removed before they were read, for 30 s.
         """
         end = time.monotonic() + _READ_SECONDS
         while True:
@@ -284,9 +284,9 @@ def load_in_use(path: Path, with_experience: bool = False) -> tuple[Arrays, dict
     """Returns what `load_checkpoint` returns, of a checkpoint of a run that may train.
 
     Raises:
-        RemovedCheckpointError: the run removed or replaced it, or its experience, meanwhile.
-        CorruptCheckpointError: it is damaged.
-        UserError: it has another format.
+        RemovedCheckpointError: If the run removed or replaced it, or its experience, meanwhile.
+        CorruptCheckpointError: If it is damaged.
+        UserError: If it has another format.
     """
     inode, had_experience = _inode(path), (path / EXPERIENCE).exists()
     try:
@@ -316,8 +316,8 @@ def load_checkpoint(
         with_experience: Whether to return experience, as read-only views of its file, if the checkpoint still has it.
 
     Raises:
-        UserError: the path is no checkpoint.
-        CorruptCheckpointError: a file is missing, added or changed, or is a special file; or the manifest and the files
+        UserError: If the path is no checkpoint.
+        CorruptCheckpointError: If a file is missing, added or changed, or is a special file; or the manifest and the files
             disagree.
     """
     manifest = read_manifest(path)

@@ -33,7 +33,7 @@ def find_experiment(name: str) -> Path:
         name: path of a Python file, or a name of `list_experiments`; hyphens stand for underscores.
 
     Raises:
-        UserError: there is no such file; the message lists similar names.
+        UserError: If there is no such file; the message lists similar names.
     """
     path = Path(name)
     if path.is_file():

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command of the arguments, by default those of the command line.
 
     Raises:
-        SystemExit: with the command's status, unless it is 0; 1 for a damaged checkpoint; 2 for an invalid request; 130 after
+        SystemExit: If the command's status is not 0, with it; 1 for a damaged checkpoint; 2 for an invalid request; 130 after
             Ctrl-C.
     """
     for stream in (sys.stdout, sys.stderr):
@@ -126,8 +126,8 @@ def parse(arguments: Sequence[str]) -> Command:
     """Returns the command of a command line.
 
     Raises:
-        UserError: there is no such command, or an option looks like a misspelled one of a command that passes flags on.
-        SystemExit: the command line is otherwise invalid (2), or requests --help (0).
+        UserError: If there is no such command, or an option looks like a misspelled one of a command that passes flags on.
+        SystemExit: If the command line is otherwise invalid (2), or requests --help (0).
     """
     arguments = [*(name.replace("_", "-") for name in arguments[:1]), *arguments[1:]]
     if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):

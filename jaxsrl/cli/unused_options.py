@@ -33,12 +33,12 @@ def validate_passed_on(name: str, command: Any, flags: Sequence[str]) -> None:
     """Rejects flags for the experiment that look like misspelled options of the command itself.
 
     Args:
-        name: of the command.
-        command: its dataclass.
-        flags: that it does not define. Those of experiments have a dot, apart from --plan, --config and --help.
+        name: Name of the command.
+        command: Dataclass of the command.
+        flags: Flags that it does not define. Those of experiments have a dot, apart from --plan, --config and --help.
 
     Raises:
-        UserError: a flag is close to an option of the command, and no option of the experiment.
+        UserError: If a flag is close to an option of the command, and no option of the experiment.
     """
     own = [
         f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(command) if field.name not in _NO_OPTIONS

@@ -34,7 +34,7 @@ class ClusterCollectors(CollectorFactory):
     """Makes collectors whose environments are on the nodes of a cluster. Owns its engine from the first collector on.
 
     Raises:
-        UserError: the environments cannot be sent to other nodes.
+        UserError: If the environments cannot be sent to other nodes.
     """
 
     def __init__(self, setup: TrainingSetup, open_engine: OpenEngine) -> None:

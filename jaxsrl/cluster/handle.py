@@ -29,8 +29,8 @@ class Handle(abc.ABC, Generic[RemoteT]):
 
     Attributes:
         index: number of the process in the plan.
-        node: of the process, now or last.
-        rows: of the run, that it acts for.
+        node: Node of the process, now or last.
+        rows: Rows of the run, that it acts for.
         remote: the process; None while there is none.
         incarnation: number of starts so far.
         is_started: whether `start` was called since the process was spawned.
@@ -42,7 +42,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
         stats_call: the pending request for stats, and when it was sent.
         restart_at: when to restart it; None unless it is lost.
         lost_at: when it was lost.
-        budget: of restarts.
+        budget: Budget of restarts.
     """
 
     kind: ClassVar[str]
@@ -176,12 +176,12 @@ class RestartManager:
         """Ends what is left of a process, and schedules its restart.
 
         Args:
-            handle: of the lost process.
-            reason: for the message.
+            handle: Handle of the lost process.
+            reason: Reason for the message.
             node_is_doubted: whether its node may be dead too.
 
         Raises:
-            HostLostError: it was lost too often (ReplayLostError: replay was lost).
+            HostLostError: If it was lost too often (ReplayLostError: replay was lost).
         """
         self.num_lost += 1
         now, made_progress = time.monotonic(), handle.made_progress
@@ -198,12 +198,12 @@ class RestartManager:
         """Restarts what is due, ends what is silent, and requests stats; cheap when there is nothing to do.
 
         Args:
-            handles: of all processes of a kind.
+            handles: Handles of all processes of a kind.
             start: starts a process that was spawned again, if the run has started.
 
         Raises:
-            HostLostError: a process was lost too often, or no node has had room for it in time.
-            ClusterLostError: the cluster is lost.
+            HostLostError: If a process was lost too often, or no node has had room for it in time.
+            ClusterLostError: If the cluster is lost.
         """
         self._engine.check()
         now = time.monotonic()

@@ -30,7 +30,7 @@ class ModelStoreHost:
     """A model store in the process of an asynchronous actor.
 
     Args:
-        directory: of the store, on this node.
+        directory: Directory of the store, on this node.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -64,13 +64,13 @@ class RemoteModelStore:
     Paths are of the store's node; `clone` returns one instead of a store. Arrays of `load` are read-only.
 
     Args:
-        engine: that carries the calls.
+        engine: Engine that carries the calls.
         remote: a `ModelStoreHost` behind calls that do not wait.
-        name: of the store, for messages.
+        name: Name of the store, for messages.
         timeout_seconds: deadline of each call.
 
     Raises:
-        ModelStoreLostError: by all methods, if the store has died or does not answer in time.
+        ModelStoreLostError: If the store has died or does not answer in time.
     """
 
     def __init__(self, engine: Engine, remote: RemoteHost, name: str, timeout_seconds: float = CALL_SECONDS) -> None:

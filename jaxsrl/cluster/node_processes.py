@@ -36,7 +36,7 @@ class NodeLimits:
     """Limits of commands on nodes.
 
     Attributes:
-        max_restarts: of one command after its node was lost, or did not start it.
+        max_restarts: Largest number of restarts of one command after its node was lost, or did not start it.
         lease_seconds: time without a call after which a node ends its command.
         room_seconds: longest time in which a command waits for room while no other runs.
     """
@@ -52,7 +52,7 @@ class SharedFile:
 
     Attributes:
         path: absolute path.
-        token: its contents.
+        token: Contents of the token.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class NodeProcesses:
         shared: file by which nodes prove that they share a file system.
         room: description of what each command takes, for messages.
         show: receives a line when a command runs on a node, and when it is lost.
-        limits: of restarts and waits.
+        limits: Limits of restarts and waits.
 
     Attributes:
         answered_at: when a host answered last.
@@ -133,9 +133,9 @@ class NodeProcess:
         """Returns the exit status, negative for a signal; None while it runs, waits for room, or is about to start again.
 
         Raises:
-            NodeProcessLostError: the command was lost or did not start too often, or no node has had room for it in time.
-            ClusterLostError: the cluster is lost.
-            UserError: the node does not share the files of this process.
+            NodeProcessLostError: If the command was lost or did not start too often, or no node has had room for it in time.
+            ClusterLostError: If the cluster is lost.
+            UserError: If the node does not share the files of this process.
         """
         now = time.monotonic()
         if self._status is not None:
@@ -168,7 +168,7 @@ class NodeProcess:
         """Returns the exit status; calls the other hosts meanwhile.
 
         Raises:
-            subprocess.TimeoutExpired: the command did not end within `timeout` seconds.
+            subprocess.TimeoutExpired: If the command did not end within `timeout` seconds.
         """
         deadline = time.monotonic() + (timeout if timeout is not None else float("inf"))
         while self._status is None:
@@ -298,7 +298,7 @@ def share_of_nodes(nodes: Sequence[Node], at_once: int) -> tuple[int, int]:
     Each has one GPU of its own if the nodes have enough of them. Otherwise none is reserved: commands share those of their node.
 
     Args:
-        nodes: of the cluster.
+        nodes: Nodes of the cluster.
         at_once: number of commands.
 
     Raises:

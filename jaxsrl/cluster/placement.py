@@ -34,8 +34,8 @@ class Placement:
     """A plan and the machines that it is placed on.
 
     Attributes:
-        plan: with nodes, where there is a cluster.
-        resources: of all learner processes, with the nodes of the cluster.
+        plan: Plan with nodes, where there is a cluster.
+        resources: Resources of all learner processes, with the nodes of the cluster.
         open_engine: returns a context manager of the engine that connects the nodes; None without a cluster.
     """
 
@@ -53,14 +53,14 @@ def place_run(
     A local cluster starts when its engine is opened: nothing starts before the plan has been validated.
 
     Args:
-        config: of the run.
-        plan: for one process that has all devices.
-        resources: of this process.
+        config: Configuration of the run.
+        plan: Plan for one process that has all devices.
+        resources: Resources of this process.
         replay_bytes: size of the replay that a node is to hold.
-        processes: of the run; None for one.
+        processes: Processes of the run; None for one.
 
     Raises:
-        UserError: there is no cluster, or the plan cannot run on it or in several processes.
+        UserError: If there is no cluster, or the plan cannot run on it or in several processes.
         FailedLearnerError: another process failed.
         LostLearnerError: another process did not come.
     """
@@ -84,7 +84,7 @@ def preview_placement(config: RunConfig, plan: Plan, resources: Resources, repla
     """Returns the placement that `place_run` makes. It starts nothing, and joins an existing cluster only to look.
 
     Raises:
-        UserError: as `place_run`, or the number of processes is known only where the run is started.
+        UserError: If `place_run` raises it, or the number of processes is known only where the run is started.
     """
     distributed = config.distributed
     number = distributed.num_processes if distributed.is_on else 1
@@ -129,7 +129,7 @@ def _find_nodes(config: RunConfig, plan: Plan, processes: int, replay_bytes: int
     Where the run says how many hosts it wants, nodes that are still joining are waited for.
 
     Raises:
-        UserError: they have no room for the plan, or there are none.
+        UserError: If they have no room for the plan, or there are none.
     """
     from jaxsrl.cluster.ray.engine import RayEngine
 
@@ -165,13 +165,13 @@ def nodes_in_time(
     """Returns the nodes of a cluster as soon as there is a plan on them.
 
     Args:
-        look: at the nodes that there are now.
+        look: Function that returns the nodes that there are now.
         place: makes a plan on nodes.
-        hosts: that it has.
-        seconds: that are waited.
+        hosts: Hosts that it has.
+        seconds: Seconds that are waited.
 
     Raises:
-        UserError: of `place`: at once what it would say of any cluster, in the end what it says of these nodes.
+        UserError: If `place` raises it: at once for any cluster, in the end for these nodes.
     """
     place([Node(f"any{number}", _ROOM, _ROOM) for number in range(hosts)])
     deadline = time.monotonic() + seconds

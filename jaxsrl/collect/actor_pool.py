@@ -31,7 +31,7 @@ class ActorCollector:
         replica: index of the plan's environment replica that this collector serves.
 
     Raises:
-        UserError: the plan's workers share lanes, or the environment cannot be sent to them.
+        UserError: If the plan's workers share lanes, or the environment cannot be sent to them.
     """
 
     def __init__(self, config: CollectorConfig, replica: int = 0) -> None:

@@ -118,7 +118,7 @@ def open_pool(config: CollectorConfig, replica: int) -> EnvPool:
     """Returns the pool of one replica of the plan's environments, which starts to launch its workers.
 
     Raises:
-        UserError: the environment cannot be sent to workers.
+        UserError: If the environment cannot be sent to workers.
     """
     agent, shape = config.agent, config.plan.shape
     options = PoolOptions(
@@ -145,7 +145,7 @@ def describe_lanes(pool: EnvPool, missing: Callable[[int], str], actor: str) -> 
     """Describes what `actor`, which acts for a pool's lanes, waits for.
 
     Args:
-        pool: of the environments.
+        pool: Pool of the environments.
         missing: names the missing parameters for a slot sequence; "" if none are missing.
         actor: subject of the sentence.
     """

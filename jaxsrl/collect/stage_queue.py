@@ -14,7 +14,7 @@ class StageQueue:
     is free yet (`stage_delay`).
 
     Args:
-        stages: of the next trajectories, then of those after them.
+        stages: Stages of the next trajectories, then of those after them.
 
     Attributes:
         later: stage of the trajectories after those that may be collected already.

@@ -23,7 +23,7 @@ def with_options(config: Config, options: Mapping[str, Any]) -> Config:
         options: values by dotted name, e.g. "learner.num_devices".
 
     Raises:
-        UserError: the configuration has no such option, or a value is invalid.
+        UserError: If the configuration has no such option, or a value is invalid.
     """
     own: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}

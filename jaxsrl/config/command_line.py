@@ -13,11 +13,11 @@ def parse_command_line(kind: Any, **options: Any) -> Any:
 
     Args:
         kind: type of the configuration.
-        **options: of `tyro.cli`; without subcommands, and without flags of what a flag cannot give.
+        **options: Options of `tyro.cli`; without subcommands, and without flags of what a flag cannot give.
 
     Raises:
-        UserError: a configuration rejected its values.
-        SystemExit: the flags cannot be parsed, or ask for --help; tyro has printed why.
+        UserError: If a configuration rejected its values.
+        SystemExit: If the flags cannot be parsed, or ask for --help; tyro has printed why.
     """
     import tyro
 

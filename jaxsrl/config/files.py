@@ -25,10 +25,10 @@ class ConfigFile:
     """Options of a configuration file.
 
     Attributes:
-        path: of the file.
+        path: Path of the file.
         options: nested as an Experiment is; without the name of the run that wrote the file.
         agent_name: name in the catalog of algorithms, if a run wrote the file; otherwise "".
-        run_directory: of the run that wrote the file; None for a file of a user.
+        run_directory: Run directory of the run that wrote the file; None for a file of a user.
     """
 
     path: Path
@@ -41,7 +41,7 @@ def read_config_file(path: Path) -> ConfigFile:
     """Returns the options of a file, or of the config.json in a run directory.
 
     Raises:
-        UserError: the file cannot be read, or is no mapping.
+        UserError: If the file cannot be read, or is no mapping.
     """
     path = path / _CONFIG if path.is_dir() else path
     data = read_mapping(path)
@@ -58,7 +58,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Returns the mapping in a .yaml, .yml, .toml or .json file.
 
     Raises:
-        UserError: the file cannot be read, has another suffix, or holds no mapping.
+        UserError: If the file cannot be read, has another suffix, or holds no mapping.
     """
     try:
         data = _parse(path)
@@ -127,7 +127,7 @@ def flatten_options(options: Mapping[str, Any], prefix: str = "", into_entries: 
 
     Args:
         options: nested or dotted.
-        prefix: of their names.
+        prefix: Prefix of their names.
         into_entries: whether a mapping in an entry of a JSON object is nested options, too, and not a value.
     """
     flat: dict[str, Any] = {}
@@ -147,10 +147,10 @@ def with_file_options(experiment: Any, options: Mapping[str, Any], source: str) 
     Args:
         experiment: dataclass with nested dataclasses.
         options: nested as its fields are.
-        source: of the options, for messages: the file's path.
+        source: Source of the options, for messages: the file's path.
 
     Raises:
-        UserError: an option is unknown; the message names the nearest known one. Or its value has another type.
+        UserError: If an option is unknown; the message names the nearest known one. Or its value has another type.
     """
     try:
         return _with_options(experiment, options, "")

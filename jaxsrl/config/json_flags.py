@@ -21,7 +21,7 @@ def merge_json_flags(flags: Sequence[str], experiment: Any) -> list[str]:
     A value of a field is JSON, or otherwise a string.
 
     Raises:
-        UserError: a flag has no value, or one of another form.
+        UserError: If a flag has no value, or one of another form.
     """
     others: list[str] = []
     objects: dict[str, str] = {}
@@ -45,7 +45,7 @@ def with_entries(text: str, entries: Mapping[str, Any]) -> str:
     """Returns a JSON object with some of its entries replaced; an empty list becomes an object.
 
     Raises:
-        UserError: the text is no JSON object, or an entry is not JSON.
+        UserError: If the text is no JSON object, or an entry is not JSON.
     """
     try:
         return json.dumps({**(json.loads(text) or {}), **entries})

@@ -14,13 +14,13 @@ def validate_at_least(minimum: int, part: str, config: Any, *names: str) -> None
     """Rejects fields below a minimum, and NaN. A field that is None is accepted.
 
     Args:
-        minimum: of every field.
+        minimum: Minimum of every field.
         part: prefix of the flags, e.g. `pool`.
         config: dataclass that has the fields.
-        names: of the fields.
+        names: Names of the fields.
 
     Raises:
-        UserError: a field is too small or NaN; names the first one.
+        UserError: If a field is too small or NaN; names the first one.
     """
     wanted = f"must be at least {minimum}" if minimum else "must not be negative"
     for name in names:
@@ -163,9 +163,9 @@ class DatasetConfig:
     Attributes:
         path: directory of a dataset; "" for none. With plan `offline`, all experience is from it. With other plans, agents with
             replay on the host learn from it too.
-        share: with environments, share of the windows of each sample that are from the dataset.
-        gradient_steps_per_update: with plan `offline`, gradient steps between two versions of the policy: the unit of
-            evaluations, checkpoints and schedules.
+        share: Where there are environments, share of the windows of each sample that are from the dataset.
+        gradient_steps_per_update: With plan `offline`, gradient steps between two versions of the
+            policy: the unit of evaluations, checkpoints and schedules.
     """
 
     path: str = ""
@@ -218,8 +218,8 @@ class ClusterConfig:
     Attributes:
         address: "auto" uses the Ray cluster that is running; "local" starts a small one on this machine; "none" uses no cluster.
         num_hosts: environment hosts, which share the environments; 0 for one on each node (two with "local").
-        placement: of the hosts, which are reserved together. "spread": over as many nodes as possible; "pack": onto as few;
-            "strict_spread": one host a node; "strict_pack": all on one node.
+        placement: Placement of the hosts, which are reserved together. "spread": over as many nodes as possible; "pack": onto as
+            few; "strict_spread": one host a node; "strict_pack": all on one node.
         host_memory_gib: memory in GiB that each host reserves; 0 reserves none.
         placement_timeout_seconds: longest wait for room for all hosts.
         num_inference_servers: inference servers on nodes of their own for each learner process; they act for the environments
@@ -349,8 +349,8 @@ class DistributedConfig:
     Attributes:
         coordinator: HOST:PORT of process 0, which listens on that address alone; "auto" reads the environment variables of Slurm,
             Kubernetes or Open MPI; "" for a run of one process.
-        num_processes: of the run; detected with "auto".
-        process_id: of this one, from 0; detected with "auto".
+        num_processes: Number of processes of the run; detected with "auto".
+        process_id: Process id of this one, from 0; detected with "auto".
         local_devices: accelerators of its host that this process uses, by number; () for all, or those the scheduler assigned.
             Processes that share a host need different ones.
         start_seconds: longest wait for the other processes at the start.

@@ -83,10 +83,10 @@ class RunConfig:
     Attributes:
         name: name of the run directory; "" derives it from the experiment, the options that differ from its own, and the seed.
         directory: parent directory of runs.
-        seed: of everything random.
+        seed: Seed of everything random.
         seeds: number of runs, with the seeds `seed`, `seed` + 1, ..., each in a run directory of its own. They are one program
             with plan `device_only`, and otherwise processes.
-        seeds_at_once: of these processes, the number that run at the same time, each on cores of its own.
+        seeds_at_once: Number of these processes that run at the same time, each on cores of its own.
         seed_learning_rates: values of the agent's `learning_rate`, one for each of `seeds`; empty for the same in all.
         seed_entropy_coefs: values of the agent's `entropy_coef`, one for each of `seeds`; empty for the same in all.
         plan: placement of environments, inference and learning: a name in `jaxsrl.plan.policies.PLANS`, or your own function

@@ -23,7 +23,7 @@ def from_json(kind: type[Any], data: Mapping[str, Any]) -> Any:
     """Returns a dataclass `kind` from the result of `to_json`, with nested dataclasses; lists become tuples.
 
     Raises:
-        UserError: the data has a field that `kind`, or a nested dataclass, lacks.
+        UserError: If the data has a field that `kind`, or a nested dataclass, lacks.
     """
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(set(data) - known)

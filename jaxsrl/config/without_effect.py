@@ -12,7 +12,7 @@ def validate_effect(default: RunConfig, run: RunConfig) -> None:
         run: Configuration with the flags.
 
     Raises:
-        UserError: a flag changed an option that the plan does not read.
+        UserError: If a flag changed an option that the plan does not read.
     """
     data = run.dataset
     if run.is_offline and run.total_env_steps != default.total_env_steps:

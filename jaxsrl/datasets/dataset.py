@@ -24,7 +24,7 @@ class Dataset:
 
     Attributes:
         path: directory.
-        manifest: its contents.
+        manifest: Contents of the dataset.
         steps: [S, R, ...] each leaf, and [S + 1, R, ...] observations and `is_first`, as a trajectory of memory-mapped arrays.
             Frames are single.
     """
@@ -67,8 +67,8 @@ def open_dataset(path: Path) -> Dataset:
     """Opens a dataset; only its manifest is read.
 
     Raises:
-        UserError: the directory holds no dataset, or one without steps.
-        CorruptDatasetError: a file is missing, or has not the shape that the manifest says.
+        UserError: If the directory holds no dataset, or one without steps.
+        CorruptDatasetError: If a file is missing, or has not the shape that the manifest says.
     """
     manifest = read_manifest(path)
     if not manifest.num_steps:
@@ -107,8 +107,8 @@ def find_damage(path: Path) -> Iterator[str]:
     """Yields a line for each damaged shard of each file, and for a damaged value after the last step; reads everything.
 
     Raises:
-        UserError: the directory holds no dataset.
-        CorruptDatasetError: a file is missing, or has not the shape that the manifest says.
+        UserError: If the directory holds no dataset.
+        CorruptDatasetError: If a file is missing, or has not the shape that the manifest says.
     """
     manifest = open_dataset(path).manifest
     for name in manifest.leaves():

@@ -68,7 +68,7 @@ def merge(paths: Sequence[Path], out: Path, best: float = 1.0) -> Dataset:
         best: share of the episodes to take, those of the highest returns; over all datasets.
 
     Raises:
-        UserError: the environments or values of the same name differ, `best` is not in (0, 1], single episodes would be taken
+        UserError: If the environments or values of the same name differ, `best` is not in (0, 1], single episodes would be taken
             of an environment with agents, or `out` has files.
     """
     if not 0.0 < best <= 1.0:
@@ -106,7 +106,7 @@ def write_first_steps(path: Path, out: Path, num_steps: int) -> Dataset:
         num_steps: steps of a row to take.
 
     Raises:
-        UserError: the dataset has fewer steps, or `out` has files.
+        UserError: If the dataset has fewer steps, or `out` has files.
     """
     dataset = open_dataset(path)
     if not 0 < num_steps <= dataset.manifest.num_steps:

@@ -44,12 +44,12 @@ class Manifest:
     """Contents of a dataset.
 
     Attributes:
-        spec: of a row.
+        spec: Specification of a row.
         num_rows: R, rows of steps that follow each other.
         extras: values that the acting agent added to each step, by name.
-        shards: in the order of their steps.
+        shards: Shards in the order of their steps.
         env: configuration of the environment as JSON data; None if it was a function.
-        origin: of the steps: agent, run, update, seed and the like.
+        origin: Origin of the steps: agent, run, update, seed and the like.
         score_random: mean return of random actions; None if unknown.
         score_expert: mean return that counts as 100 of the normalized score; None if unknown.
     """
@@ -101,8 +101,8 @@ def read_manifest(path: Path) -> Manifest:
     """Reads the manifest of a dataset's directory.
 
     Raises:
-        UserError: there is none, or another version of jaxsrl wrote it.
-        CorruptDatasetError: it cannot be read.
+        UserError: If there is none, or another version of jaxsrl wrote it.
+        CorruptDatasetError: If it cannot be read.
     """
     file = path / MANIFEST
     if not file.exists():
@@ -144,8 +144,8 @@ def set_scores(path: Path, random: float | None = None, expert: float | None = N
     """Sets the returns that count as 0 and as 100 in the normalized score; None keeps one.
 
     Raises:
-        UserError: the directory holds no dataset, no return is given, or both would be equal.
-        CorruptDatasetError: its manifest cannot be read.
+        UserError: If the directory holds no dataset, no return is given, or both would be equal.
+        CorruptDatasetError: If its manifest cannot be read.
     """
     given = {"score_random": random, "score_expert": expert}
     changes = {name: score for name, score in given.items() if score is not None}

@@ -33,7 +33,7 @@ def import_minari() -> Any:
     """Returns the package.
 
     Raises:
-        UserError: it is not installed.
+        UserError: If it is not installed.
     """
     try:
         import minari
@@ -54,8 +54,8 @@ def from_minari(name: str, out: Path) -> None:
         out: directory to create.
 
     Raises:
-        UserError: there is no such dataset, or `out` has files.
-        UnsupportedSpaceError: a space has no arrays of one shape, as text has not.
+        UserError: If there is no such dataset, or `out` has files.
+        UnsupportedSpaceError: If a space has no arrays of one shape, as text has not.
     """
     minari = import_minari()
     source = _load(minari, name)
@@ -99,11 +99,11 @@ def to_minari(dataset: Dataset, dataset_id: str) -> int:
     """Creates a dataset of Minari from the whole episodes; returns their number.
 
     Args:
-        dataset: of single frames.
+        dataset: Dataset of single frames.
         dataset_id: such as "jaxsrl/hopper/medium-v0".
 
     Raises:
-        UserError: the id is none, Minari has such a dataset already, or the dataset has several agents or no whole episode.
+        UserError: If the id is none, Minari has such a dataset already, or the dataset has several agents or no whole episode.
     """
     minari = import_minari()
     namespace = _parse_namespace(minari, dataset_id)

@@ -31,16 +31,16 @@ class DatasetWriter:
 
     Args:
         path: directory to create.
-        manifest: of an empty dataset.
+        manifest: Manifest of an empty dataset.
         shard_bytes: size of a shard, after which it is committed.
 
     Attributes:
         path: see above.
-        manifest: of the committed steps.
+        manifest: Manifest of the committed steps.
         num_steps: number of steps of each row, committed or not.
 
     Raises:
-        UserError: the directory is there already, and is not empty.
+        UserError: If the directory is there already, and is not empty.
     """
 
     def __init__(self, path: Path, manifest: Manifest, shard_bytes: int = _SHARD_BYTES) -> None:
@@ -56,7 +56,7 @@ class DatasetWriter:
         """Returns a writer that continues a dataset.
 
         Args:
-            path: its directory.
+            path: Directory of the dataset.
             num_steps: steps of a row to keep, at least; later shards are dropped. None keeps all.
             shard_bytes: size of a shard.
         """

@@ -27,7 +27,7 @@ def rows_from_arrays(like: DeviceRows, arrays: Arrays) -> DeviceRows:
         arrays: arrays of a checkpoint; others than rows are ignored.
 
     Raises:
-        UserError: the arrays are of another environment or agent, or of another number of rows.
+        UserError: If the arrays are of another environment or agent, or of another number of rows.
     """
     template = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.tree.map(_key_data, like))
     return jax.tree.map(_wrapped_like, like, unflatten(template, arrays, ROWS))

@@ -63,7 +63,7 @@ def make_advance(env: JaxEnv, agent: Agent, num_steps: int, sharding: jax.shardi
         env: environment of every row.
         agent: agent that acts and learns.
         num_steps: T.
-        sharding: of trajectories over their rows; None leaves them where they are.
+        sharding: Sharding of trajectories over their rows; None leaves them where they are.
     """
 
     def one(state: LearnerState, rows: DeviceRows, keys: RunKeys) -> tuple[LearnerState, DeviceRows, Metrics]:

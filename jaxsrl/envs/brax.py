@@ -69,7 +69,7 @@ def make_brax(env_id: str, arguments: dict[str, Any]) -> BraxEnv:
     """Makes the environment; the argument `episode_length` is ours, the others are for its constructor.
 
     Raises:
-        UserError: the length is invalid; `spec` rejects all else.
+        UserError: If the length is invalid; `spec` rejects all else.
     """
     given = dict(arguments)
     length = given.pop("episode_length", 1000)

@@ -59,7 +59,7 @@ class JaxRows:
     """Keeps the protocol `EnvRows`.
 
     Attributes:
-        read_stage: as in StagedRows; levels alone.
+        read_stage: Read stage, as in StagedRows; levels alone.
     """
 
     def __init__(self, env: JaxEnv, row_ids: Sequence[int], run_seed: int | None, strict: bool = True) -> None:
@@ -103,7 +103,7 @@ class JaxRows:
         """Steps every row with one compiled call; see the protocol.
 
         Raises:
-            WorkerError: the action is not finite, or the environment raised.
+            WorkerError: If the action is not finite, or the environment raised.
         """
         self._validate_finite(action)
         self._num_steps += 1

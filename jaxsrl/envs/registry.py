@@ -92,7 +92,7 @@ def make_jax_env(config: EnvConfig) -> JaxEnv:
 
     Raises:
         UserError: not a JAX environment, unknown id, bad kwargs, or a package that is not installed or too old.
-        UnsupportedSpaceError: an observation or action is neither an array nor a discrete value.
+        UnsupportedSpaceError: If an observation or action is neither an array nor a discrete value.
     """
     if config.levels:
         return LevelsJaxEnv(make_jax_env(dataclasses.replace(config, levels=0)), config.levels)

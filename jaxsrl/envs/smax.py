@@ -36,7 +36,7 @@ class SmaxOptions(TeamOptions):
         observation: "units" (one block for every unit, zeros for those out of sight) or "sectors" (the nearest units in each
             of 32 directions).
         enemy_shoots: whether the enemy, which follows rules, shoots.
-        enemy_attack: which unit the enemy attacks first.
+        enemy_attack: Unit that the enemy attacks first.
         see_enemy_actions: whether units observe the last actions of the enemies in sight.
         walls_cause_death: whether units that leave the map die.
         won_battle_bonus: reward of every unit for a victory, in addition to up to 1 in total for the enemy's health.

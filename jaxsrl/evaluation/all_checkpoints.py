@@ -68,7 +68,7 @@ def evaluate_checkpoints(
         Each evaluation when it is done; or a line that says why a checkpoint is skipped.
 
     Raises:
-        UserError: the run has no checkpoints; or see `load` and `evaluate`.
+        UserError: If the run has no checkpoints; or see `load` and `evaluate`.
     """
     steps = checkpoint_steps(run)
     if not steps:

@@ -37,7 +37,7 @@ class Contestant:
     """A policy that plays for either side.
 
     Attributes:
-        name: of the run, with its tag.
+        name: Name of the run, with its tag.
         loaded: agent, parameters and environments; None for random moves.
     """
 
@@ -50,8 +50,8 @@ class ArenaConfig:
     """Games of each pair.
 
     Attributes:
-        games: of each pair, half of them from each side.
-        seed: of environments and actions; both halves of a pair have the same.
+        games: Games of each pair, half of them from each side.
+        seed: Seed of environments and actions; both halves of a pair have the same.
         mode: how policies choose.
         first_side: pattern of the names of the agents of the first side; "" for the first team of the first run's self-play.
     """
@@ -73,7 +73,7 @@ class Payoffs:
     """Results of all pairs of P policies.
 
     Attributes:
-        names: of the policies.
+        names: Names of the policies.
         wins: [P, P] number of games that i won against j.
         draws: [P, P] number of games without a winner, symmetric.
         returns: [P, P] mean return of i against j, environment reward units.
@@ -125,12 +125,12 @@ def load_contestants(
     """Loads the policies of runs, "RUN@TAG", checkpoints, or "random".
 
     Args:
-        paths: of the policies.
-        trust_env: as in `load_agent`.
-        env: of all runs, as in `load_agent`.
+        paths: Paths of the policies.
+        trust_env: Trust env, as in `load_agent`.
+        env: Environment of all runs, as in `load_agent`.
 
     Raises:
-        UserError: there are fewer than two, two have one name, or they are of different environments.
+        UserError: If there are fewer than two, two have one name, or they are of different environments.
     """
     if len(paths) < 2 or len(set(paths)) < len(paths):
         raise UserError(f"an arena has at least two policies, each once: got {', '.join(paths) or 'none'}")
@@ -163,13 +163,13 @@ def play_arena(
     """Plays the games of all pairs.
 
     Args:
-        contestants: from `load_contestants`.
-        config: of the games.
+        contestants: Contestants from `load_contestants`.
+        config: Configuration of the games.
         show: receives a line for each pair.
         pairs: numbers of the contestants of each pair that plays; None for all. Others have no games.
 
     Raises:
-        UserError: the environment has no two sides, or a policy of a board game has a memory.
+        UserError: If the environment has no two sides, or a policy of a board game has a memory.
     """
     first = next(each.loaded for each in contestants if each.loaded is not None)
     match = _match_of_agents if first.source.spec().agents else _board_game

@@ -14,8 +14,8 @@ def stage_at(config: CurriculumConfig, first: int, evaluations: Sequence[Evaluat
     Args:
         config: conditions that end the stages.
         first: the first stage.
-        evaluations: of one mode; of the run, in any order.
-        update: only evaluations of versions before this update count.
+        evaluations: Evaluations of one mode; of the run, in any order.
+        update: Update count; only evaluations of versions before it count.
     """
     stage = first
     seen: list[Evaluation] = []  # of the stage; the first one of a later stage is of the version with which that began

@@ -154,7 +154,7 @@ def evaluate(
 
     Raises:
         UserError: `episodes`, `max_rows` or the limit of steps is less than 1, or `seed` negative.
-        UserError: the environments cannot play the named seeds, or `episodes` is no multiple of their number.
+        UserError: If the environments cannot play the named seeds, or `episodes` is no multiple of their number.
     """
     least_values = (("episodes", episodes, 1), ("max_rows", max_rows, 1), ("seed", seed, 0))
     for name, value, least in (*least_values, ("max_episode_steps", options.max_episode_steps or 1, 1)):
@@ -222,7 +222,7 @@ def validate_agents(spec: EnvSpec, pattern: str) -> None:
     """Rejects a pattern of names, as those of `fnmatch`.
 
     Raises:
-        UserError: no agent matches.
+        UserError: If no agent matches.
     """
     names = [agent.name for agent in spec.agents]
     if not fnmatch.filter(names, pattern):

@@ -42,8 +42,8 @@ class Evaluator:
     """Owner of an evaluator process. It ends with this process, however that ends. Thread-safety: the main thread.
 
     Args:
-        agent: whose `act` plays; sent to the process.
-        source: of the environments; sent to the process.
+        agent: Agent whose `act` plays; sent to the process.
+        source: Source of the environments; sent to the process.
         output: file for what the process prints.
 
     Attributes:
@@ -75,7 +75,7 @@ class Evaluator:
         """Sends a task: the keyword arguments of `_play`. One at a time.
 
         Raises:
-            EvaluatorDiedError: the process has ended.
+            EvaluatorDiedError: If the process has ended.
         """
         self.steps = self.finished = 0
         data, stream = (json.dumps(task) + "\n").encode(), self._process.stdin
@@ -90,7 +90,7 @@ class Evaluator:
         """Returns the answer to the task, or None while it plays.
 
         Raises:
-            EvaluatorDiedError: the process has ended, or the task failed.
+            EvaluatorDiedError: If the process has ended, or the task failed.
         """
         while (answer := self._read_line()) is not None:
             if "steps" not in answer:

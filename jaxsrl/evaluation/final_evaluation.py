@@ -35,7 +35,7 @@ def evaluate_final(
 
     Raises:
         UserError: see `evaluate`.
-        EnvPoolError: an environment failed.
+        EnvPoolError: If an environment failed.
     """
     path, update = done.directory / "eval.json", done.num_updates
     evaluation = None if done.seconds else read_same_evaluation(path, update, config)

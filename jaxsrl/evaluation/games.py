@@ -45,9 +45,9 @@ class SeatResult:
     Attributes:
         seat: "first" where the agent moves first, otherwise "second".
         games: number of games.
-        wins: of the agent.
+        wins: Wins of the agent.
         draws: games without a winner.
-        losses: of the agent.
+        losses: Losses of the agent.
     """
 
     seat: str
@@ -62,14 +62,14 @@ def play_games(env: JaxEnv, play: GameFn, agent: Player, opponent: Player, games
 
     Args:
         env: the game, which makes first positions.
-        play: its rules.
-        agent: whose wins count.
+        play: Rules of the game.
+        agent: Agent whose wins count.
         opponent: the other player.
         games: number of games, at least 2.
-        seed: of positions and players.
+        seed: Seed of positions and players.
 
     Raises:
-        UserError: there are fewer games than seats.
+        UserError: If there are fewer games than seats.
     """
     if games < 2:
         raise UserError(f"games are played in both seats: expected at least 2, got {games}")
@@ -171,7 +171,7 @@ def make_opponent(name: str, play: GameFn, load: Callable[[str], Player]) -> Pla
     """Returns the player of a name: "random", "uct:SIMULATIONS", or a run or checkpoint, which `load` loads.
 
     Raises:
-        UserError: the number of simulations is none.
+        UserError: If the number of simulations is none.
     """
     if name == "random":
         return RANDOM
@@ -191,7 +191,7 @@ def game_of(source: EnvSource) -> tuple[PgxEnv, GameFn]:
     """Returns the game of a run's environments, with the leaf "state" that its rules need, and the rules.
 
     Raises:
-        UserError: the environment is no game of suite "pgx" of two players with perfect information.
+        UserError: If the environment is no game of suite "pgx" of two players with perfect information.
     """
     env = source.make_jax_env() if isinstance(source, JaxSource) else None
     if not isinstance(env, PgxEnv):
@@ -208,7 +208,7 @@ def loaded_player(loaded: LoadedAgent, mode: Mode = Mode.GREEDY) -> Player:
     """Returns the player of a loaded agent.
 
     Raises:
-        UserError: the agent has a memory, which `agent_moves` would clear at every move.
+        UserError: If the agent has a memory, which `agent_moves` would clear at every move.
     """
     leaves: Any = loaded.source.spec().observation
     if _has_memory(loaded, mode):
@@ -242,7 +242,7 @@ def evaluate_against(
     """Plays games of a loaded agent against "random", "uct:SIMULATIONS", or the run or checkpoint at a path.
 
     Raises:
-        UserError: the environment is no game of suite "pgx", the opponent plays another game, or a policy has a memory.
+        UserError: If the environment is no game of suite "pgx", the opponent plays another game, or a policy has a memory.
     """
     env, play = game_of(loaded.source)
 

@@ -58,7 +58,7 @@ class LoadedAgent:
         source: source of the environments, at the last stage of a curriculum.
         checkpoint: directory of the checkpoint.
         update: update of the checkpoint.
-        run_directory: its run directory; None for a checkpoint that was copied elsewhere.
+        run_directory: Run directory of the checkpoint; None for a checkpoint that was copied elsewhere.
         problems: why newer checkpoints of the run were skipped.
         mismatches: arrays and modules that did not match, as text; "" if all did.
         extra: `LearnerState.extra` of the agent.
@@ -103,9 +103,9 @@ def load_agent(
             those of the run's evaluation (`--eval.env-kwargs`).
 
     Raises:
-        UserError: the path is neither, the checkpoint's agent cannot be made, or it has no such option.
-        UserError: the checkpoint names modules, and neither `env` nor `trust_env` is given.
-        CorruptCheckpointError: the given checkpoint is damaged.
+        UserError: If the path is neither, the checkpoint's agent cannot be made, or it has no such option.
+        UserError: If the checkpoint names modules, and neither `env` nor `trust_env` is given.
+        CorruptCheckpointError: If the given checkpoint is damaged.
     """
     use_synchronous_cpu_dispatch()
     saved = read_saved_run(path)
@@ -203,8 +203,8 @@ def rebuild(
         env_kwargs: replaces arguments of the environment.
 
     Raises:
-        UserError: a part of the agent, or its environment where `env` is None, cannot be imported.
-        UserError: the algorithm has no such option.
+        UserError: If a part of the agent, or its environment where `env` is None, cannot be imported.
+        UserError: If the algorithm has no such option.
     """
     saved = metadata.get("experiment", {})
     make, *kinds = constructor(metadata)
@@ -236,7 +236,7 @@ def constructor(metadata: Mapping[str, Any]) -> tuple[Callable[..., AnyAgent], A
     """Returns the function that made a checkpoint's agent, and the types of its configuration and its network.
 
     Raises:
-        UserError: it is not in the catalog, and not at the top level of a module.
+        UserError: If it is not in the catalog, and not at the top level of a module.
     """
     saved, name = metadata.get("experiment", {}), _algorithm(metadata)
     named = saved.get("make_agent")

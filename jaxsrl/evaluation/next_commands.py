@@ -24,7 +24,7 @@ def format_end(directory: Path, experiment: Any, spec: EnvSpec, has_tensorboard:
     Args:
         directory: directory of the run.
         experiment: value that the run was made from.
-        spec: of the environment.
+        spec: Specification of the environment.
         has_tensorboard: whether the run wrote files for TensorBoard.
     """
     commands = _commands(directory, experiment, spec)

@@ -21,10 +21,10 @@ class RowsPlayer:
 
     Args:
         agent: agent that acts, for stacked frames.
-        act: its `act`, jitted.
-        params: its parameters.
-        spec: of the environments.
-        seed: of actions.
+        act: Jitted `act` of the agent.
+        params: Parameters of the agent.
+        spec: Specification of the environments.
+        seed: Seed of actions.
         num_rows: number of rows.
         length: least number of steps of the slot, which is filled again and again.
 

@@ -37,7 +37,7 @@ class RecordConfig:
             progress when they are reached are recorded to their ends, so that there may be many more steps.
         epsilon: probability of a random action at each step.
         mode: how the policy chooses its actions.
-        seed: of environments and actions.
+        seed: Seed of environments and actions.
         max_rows: environments in parallel.
         max_episode_steps: env steps after which an episode is truncated; None for that of an evaluation.
     """
@@ -77,11 +77,11 @@ def record(
     Args:
         agent: agent whose `act` is called.
         params: parameters of the agent.
-        source: of environments, as in training.
+        source: Source of environments, as in training.
         out: directory to create.
         config: length and behavior.
         env: configuration of the environment as JSON data, for the manifest.
-        origin: who acts, for the manifest.
+        origin: Name of the acting policy, for the manifest.
 
     Raises:
         UserError: `out` has files, or the environment has several agents.
@@ -190,8 +190,8 @@ def with_random_actions(act: ActFn, spec: EnvSpec, epsilon: float) -> ActFn:
     """Returns an `act` that takes uniformly random legal actions with this probability.
 
     Args:
-        act: of an agent, for stacked frames or single ones.
-        spec: of the environments.
+        act: Act of an agent, for stacked frames or single ones.
+        spec: Specification of the environments.
         epsilon: probability, for each row and step.
     """
 

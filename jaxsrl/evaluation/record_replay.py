@@ -33,10 +33,10 @@ def record_replay(loaded: LoadedAgent, out: Path, origin: dict[str, Any]) -> Dat
     Args:
         loaded: agent and environments of the checkpoint.
         out: directory to create.
-        origin: who acted, for the manifest.
+        origin: Name of the acting policy, for the manifest.
 
     Raises:
-        UserError: the checkpoint has no replay buffer of one agent, the run has removed it, or `out` has files.
+        UserError: If the checkpoint has no replay buffer of one agent, the run has removed it, or `out` has files.
     """
     arrays = _read_arrays(loaded.checkpoint)
     if not any(name.startswith(REPLAY) for name in arrays):

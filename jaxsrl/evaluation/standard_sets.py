@@ -42,7 +42,7 @@ class SetsConfig:
     Attributes:
         env_steps: least number of env steps of each recorded set; its last episodes are recorded to their ends.
         stochastic: sample the actions of medium and expert instead of taking the most likely ones.
-        seed: of the first recorded set; the others have the next ones.
+        seed: Seed of the first recorded set; the others have the next ones.
     """
 
     env_steps: int = 100_000
@@ -59,7 +59,7 @@ class Levels:
     """Versions of the run that act in the sets.
 
     Attributes:
-        expert: that of the highest evaluation return; with a curriculum, at the last stage that the run reached.
+        expert: Policy of the highest evaluation return; with a curriculum, at the last stage that the run reached.
         medium: first one at that stage whose return, above the random one, is a third of the expert's; it may be the expert.
     """
 
@@ -71,11 +71,11 @@ def choose_levels(evaluations: list[Evaluation], random_return: float) -> Levels
     """Returns the versions to record.
 
     Args:
-        evaluations: of the run, in their order.
+        evaluations: Evaluations of the run, in their order.
         random_return: mean return of random actions.
 
     Raises:
-        UserError: the run was not evaluated, or has not learned.
+        UserError: If the run was not evaluated, or has not learned.
     """
     greedy = [each for each in evaluations if each.mode == "greedy"]
     expert = max(greedy, key=lambda each: each.rank, default=None)
@@ -103,8 +103,8 @@ def make_sets(
         env: environment of the experiment; None for that of the checkpoints.
 
     Raises:
-        UserError: the run has no evaluations or models, or has not learned.
-        UserError: a set that is there has another origin than the one to write.
+        UserError: If the run has no evaluations or models, or has not learned.
+        UserError: If a set that is there has another origin than the one to write.
     """
     metadata = read_saved_run(run).metadata
     random = RecordConfig(env_steps=config.env_steps, epsilon=1.0, seed=config.seed)
@@ -184,7 +184,7 @@ def _write_missing(path: Path, origin: dict[str, Any], write: Callable[[Path], A
         write: writes it into a directory.
 
     Raises:
-        UserError: the dataset that is there has another origin.
+        UserError: If the dataset that is there has another origin.
     """
     if is_dataset(path):
         _validate_origin(path, origin)

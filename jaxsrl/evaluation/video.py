@@ -27,7 +27,7 @@ class Video:
         episodes: number of episodes, one after another.
 
     Raises:
-        UserError: a bad path or number, a package is missing, or the environment or this machine cannot draw.
+        UserError: If a path or number is bad, a package is missing, or the environment or this machine cannot draw.
     """
 
     def __init__(self, make_env: AnyEnv, path: Path, episodes: int = 1) -> None:
@@ -47,7 +47,7 @@ class Video:
             The results of the shown episodes.
 
         Raises:
-            BadEnvOutputError: a frame has another size than the previous one.
+            BadEnvOutputError: If a frame has another size than the previous one.
         """
         with video_file(self._path, self._frames_per_second) as write:
             film = _Film(write, self._frames_per_second)

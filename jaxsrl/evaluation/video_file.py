@@ -27,7 +27,7 @@ def video_file(path: Path, frames_per_second: float) -> Iterator[Callable[[np.nd
     """Yields a function that writes a frame [H, W, 3] uint8. The file appears when it is complete.
 
     Raises:
-        BadEnvOutputError: a frame has another size than the previous one.
+        BadEnvOutputError: If a frame has another size than the previous one.
         UserError: ffmpeg fails.
     """
     partial_path = path.with_name(f".{path.stem}.{os.getpid()}.partial.mp4")

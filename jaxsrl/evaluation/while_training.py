@@ -39,8 +39,8 @@ class EvaluateWhileTraining(Callback):
     and with a curriculum before the next version is pinned: a change of the stage must not depend on timing.
 
     Args:
-        agent: without replay around it.
-        source: of the environments of the evaluation.
+        agent: Agent without replay around it.
+        source: Source of the environments of the evaluation.
     """
 
     def __init__(self, agent: AnyAgent, source: EnvSource) -> None:
@@ -120,7 +120,7 @@ class EvaluateWhileTraining(Callback):
         """Waits for the evaluations of earlier versions, and sets the stage that they decide; without a curriculum, does nothing.
 
         Raises:
-            UserError: the environments of the plan cannot be sent another stage.
+            UserError: If the environments of the plan cannot be sent another stage.
         """
         if not run.config.curriculum.is_on:
             return
@@ -196,7 +196,7 @@ class EvaluateWhileTraining(Callback):
         """Adds the time since the last poll to that without a step. The clock also runs while the process is paused.
 
         Raises:
-            EvaluatorDiedError: the evaluator has made no step for too long.
+            EvaluatorDiedError: If the evaluator has made no step for too long.
         """
         now = time.monotonic()
         most = min(_MOST_POLL_SECONDS, run.config.stall_timeout_seconds / 4)
@@ -285,12 +285,12 @@ def evaluation_source(config: RunConfig, source: EnvSource, env: Any) -> EnvSour
     """Returns the environments of evaluation; with a curriculum, at its last stage.
 
     Args:
-        config: of the run.
-        source: of training.
-        env: its configuration, if it has one.
+        config: Configuration of the run.
+        source: Source of training.
+        env: Configuration of the environment, if it has one.
 
     Raises:
-        UserError: there are `eval.env_kwargs`, and the environment has no configuration.
+        UserError: If there are `eval.env_kwargs`, and the environment has no configuration.
     """
     changes = json.loads(config.eval.env_kwargs)
     if changes and not isinstance(env, EnvConfig):

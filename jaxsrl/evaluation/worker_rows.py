@@ -67,7 +67,7 @@ def in_workers(source: AnyEnv, processes: int, supervision: SupervisorOptions | 
     """Returns a source of the same episodes whose rows are stepped by worker processes.
 
     Args:
-        source: of the environments, or a function that makes one.
+        source: Source of the environments, or a function that makes one.
         processes: largest number of workers; 0 returns the source itself.
         supervision: time limits of the workers; the defaults if None.
 
@@ -112,12 +112,12 @@ class WorkerRows:
     """Rows that step together in several processes; implements `EnvRows`.
 
     Args:
-        source: of the environments.
+        source: Source of the environments.
         row_ids: ids of the rows, from 0.
         run_seed: seed of the episodes.
 
     Attributes:
-        num_episodes: as in `GymnasiumRows`; set before the reset.
+        num_episodes: Number of episodes, as in `GymnasiumRows`; set before the reset.
     """
 
     def __init__(self, source: WorkerSource, row_ids: Sequence[int], run_seed: int | None) -> None:

@@ -50,8 +50,8 @@ class FiniteWatch:
         """Returns whether too many consecutive updates have now been skipped; then the count restarts at 0.
 
         Args:
-            metrics: of the newest update.
-            batch: its data, a pytree of arrays.
+            metrics: Metrics of the newest update.
+            batch: Data of the update, a pytree of arrays.
             wait: whether its metrics may be read now.
         """
         before, self._unread = self._unread, _skipped(metrics)
@@ -70,7 +70,7 @@ class FiniteWatch:
         """Returns what `observe` returns, for several updates at once: whether too many consecutive ones of them were skipped.
 
         Args:
-            counts: of the updates; int32 scalars that may be read now.
+            counts: Counts of the updates; int32 scalars that may be read now.
             num_updates: updates, those without a gradient step too.
         """
         return self._add(SkipCounts(*map(int, jax.device_get(counts))), num_updates)

@@ -56,7 +56,7 @@ class HostReplay:
         mesh: learning devices.
         run_key: the number of updates is folded into it.
         experience: replay to sample from; closed with this.
-        preparer: of samples, on other devices; closed with this. None prepares them in the program of the gradient step.
+        preparer: Preparer of samples, on other devices; closed with this. None prepares them in the program of the gradient step.
 
     Attributes:
         mesh: learning devices.

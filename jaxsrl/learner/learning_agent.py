@@ -48,7 +48,7 @@ def learning_agent(
         mesh: Devices that samples are sharded over; None leaves that to the compiler.
 
     Raises:
-        UserError: The sizes do not fit the agent's replay.
+        UserError: If the sizes do not fit the agent's replay.
     """
     if isinstance(agent, Agent) and agent.bind_replay is not None:
         slots = trajectory_shapes(agent, spec, num_rows, rollout_length)

@@ -25,7 +25,7 @@ class LearnerStats:
     """Totals since the learner started.
 
     Attributes:
-        busy_seconds: from acquiring a slot to releasing it.
+        busy_seconds: Seconds from acquiring a slot to releasing it.
         lag_sum: policy lag, summed over updates (each the mean over its steps).
         lag_max: largest policy lag of any step.
         updates: done by this process.
@@ -59,7 +59,7 @@ class AnyLearner:
     Attributes:
         state: newest learner state, on its devices.
         num_updates: updates in `state`.
-        metrics: of the newest update, still on the device.
+        metrics: Metrics of the newest update, still on the device.
         stats: totals.
         too_many_nonfinite: whether as many consecutive updates were skipped as the run allows. `restore_learned` clears it.
         skipped_batch: file to which the batch of the last of them was written; None if it was not.
@@ -120,13 +120,13 @@ class Learner(HostLearner):
     While `too_many_nonfinite`, the newest version is not published; `restore_learned` does it.
 
     Args:
-        mesh: to shard rows over.
-        source: of trajectories; every new version is published to it.
+        mesh: Mesh to shard rows over.
+        source: Source of trajectories; every new version is published to it.
         state: initial state.
         update: `mesh.jit_update` of an agent, or a counterpart such as `HostReplay`.
         previous_params: parameters one version older than `state`, already published to the source.
         drop_oldest: whether to train on the newest full slot, and to drop and count older ones.
-        watch: of non-finite updates; None for no watch.
+        watch: Watch of non-finite updates; None for no watch.
     """
 
     def __init__(

@@ -30,10 +30,10 @@ class LearnerMesh:
     """Mesh of devices over which rows are sharded, and placement on it.
 
     Args:
-        devices: of the mesh, on one axis.
+        devices: Devices of the mesh, on one axis.
 
     Attributes:
-        devices: of the mesh.
+        devices: Devices of the mesh.
         local_devices: devices of this process; all of them, unless the mesh spans processes.
         spans_processes: whether some devices belong to other processes.
         aliases_host: whether placed batches may be views of host memory (true on CPU).

@@ -103,7 +103,7 @@ class OfflineLearner(AnyLearner):
     Args:
         replay: gradient steps of an update, on the samples of a `FixedReplayClient`.
         state: initial state.
-        watch: of updates that are skipped because they are not finite.
+        watch: Watch of updates that are skipped because they are not finite.
     """
 
     def __init__(self, replay: HostReplay, state: LearnerState, watch: FiniteWatch) -> None:

@@ -24,7 +24,7 @@ class _Kept:
     """Copied slots of one sequence, one per pool.
 
     Attributes:
-        slots: of all pools, for reading only.
+        slots: Slots of all pools, for reading only.
         number: trajectories that were collected before it.
         uses: updates that were trained on it.
     """
@@ -43,7 +43,7 @@ class RecentTrajectories:
     """Bounded set of the trajectories of a collector. Thread-safety: one thread, the learner's.
 
     Args:
-        source: of trajectories; its slots are released as soon as they are copied.
+        source: Source of trajectories; its slots are released as soon as they are copied.
         max_size: trajectories to keep.
         reuses: updates to train on each of them.
         max_policy_lag: updates that the acting policy of a trajectory may be older than the parameters to train.
@@ -63,7 +63,7 @@ class RecentTrajectories:
 
         Args:
             num_updates: version of the learner's parameters.
-            timeout_seconds: to wait for a trajectory if none is kept.
+            timeout_seconds: Longest wait for a trajectory if none is kept.
             observe: receives the slots of every sequence, in order; their memory belongs to the environments afterwards.
         """
         while (sequence := self._source.acquire(0.0)) is not None:

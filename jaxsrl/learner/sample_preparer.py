@@ -24,7 +24,7 @@ class SamplePreparer:
     Which parameters prepare a sample depends on counts, never on timing: see `HostReplay`. Thread-safety: one thread.
 
     Args:
-        agent: whose transforms are applied.
+        agent: Agent whose transforms are applied.
         devices: take turns, a sample each.
         run_key: the number of updates is folded into it.
         lag: gradient steps by which the parameters of a sample may be behind.
@@ -70,7 +70,7 @@ class SamplePreparer:
         """Returns the oldest requested sample, on the device that prepared it.
 
         Raises:
-            WaitTimeoutError: it is not ready in time.
+            WaitTimeoutError: If it is not ready in time.
         """
         start = time.perf_counter()
         try:

@@ -84,7 +84,7 @@ class Lifecycle:
             failure: error that ended the run; it gets a note about a thread that did not return in time.
 
         Raises:
-            TimeoutError: a thread did not return in time, and there is no `failure`.
+            TimeoutError: If a thread did not return in time, and there is no `failure`.
         """
         self._is_stopped = True
         deadline = time.monotonic() + timeout_seconds
@@ -233,7 +233,8 @@ def stop_on_signals(requested: Callable[[str], None], timeout_seconds: float = 0
 
     Args:
         requested: stops the run, or raises.
-        timeout_seconds: after the signal, time until the process exits with the stacks of its threads on stderr; 0 for never.
+        timeout_seconds: Time after the signal until the process exits with the stacks of its threads on stderr;
+            0 for never.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -30,7 +30,7 @@ class GroupUsage:
     Attributes:
         cpu_seconds: CPU time since the first measurement, of processes that have ended too.
         memory_bytes: resident memory, the sum over living processes. Shared memory counts in each process that uses it.
-        pids: of the living processes.
+        pids: Pids of the living processes.
     """
 
     cpu_seconds: float = 0.0

@@ -70,10 +70,10 @@ def run_tasks(
     A stop signal is passed on to the processes. After a failed one the others stop in the same way.
 
     Args:
-        tasks: to run, in this order.
+        tasks: Tasks to run, in this order.
         at_once: processes at the same time. Those of this machine get equal parts of its cores.
         show: called with a line for each task that starts or ends.
-        poll_seconds: between looks at the processes.
+        poll_seconds: Time between looks at the processes.
         start: starts a task; None for a process of this machine.
 
     Returns:
@@ -81,7 +81,7 @@ def run_tasks(
 
     Raises:
         UserError: `at_once` is below 1, or for processes of this machine above the number of its cores.
-        EnvPoolError: a process that `start` returned could not run; the others have stopped.
+        EnvPoolError: If a process that `start` returned could not run; the others have stopped.
     """
     if at_once < 1 or (start is None and at_once > count_cores()):
         raise UserError(
@@ -103,7 +103,7 @@ def stop_processes(processes: Sequence[Process], signal_name: str, show: Callabl
     """Sends a signal to processes, waits for their ends, and kills those that remain.
 
     Args:
-        processes: to stop.
+        processes: Processes to stop.
         signal_name: signal.
         show: receives a line if they do not end in time.
     """

@@ -26,7 +26,7 @@ def wait_for_result(future: Future[T], timeout_seconds: float) -> T:
     """Returns the result of a future, as `Future.result` does.
 
     Raises:
-        TimeoutError: it has not ended in time.
+        TimeoutError: If it has not ended in time.
     """
 
     def ends(seconds: float) -> bool:

@@ -22,8 +22,8 @@ class MemberLearner(RowsLearner):
     """Learner of one member. Thread-safety: the thread of the member.
 
     Args:
-        group: of the member.
-        index: of the member in the group.
+        group: Group of the member.
+        index: Index of the member in the group.
         num_updates: done so far.
         watch: counter of non-finite updates.
     """
@@ -46,10 +46,10 @@ class MemberLearner(RowsLearner):
 
         Args:
             count: updates.
-            metrics: of the last one.
+            metrics: Metrics of the last one.
             skipped: counts of all of them.
-            episodes: that finished, [B] each.
-            seconds: of the dispatch.
+            episodes: Episodes that finished, [B] each.
+            seconds: Seconds of the dispatch.
         """
         if np.any(episodes.count):
             self._episodes.append(episodes)
@@ -81,14 +81,14 @@ class SeedGroup:
     """Members that one program trains. Thread-safety: each member calls from its own thread, between `enter` and `leave`.
 
     Args:
-        num_members: of the group.
+        num_members: Number of members of the group.
         make_agent: returns the agent that acts and learns, with the values that differ by member; see `MembersProgram`.
         env: environment of every row.
         rollout_length: T.
 
     Attributes:
         size: updates of the next dispatch.
-        learners: by member, of those that have started.
+        learners: Learners by member, of those that have started.
     """
 
     def __init__(self, num_members: int, make_agent: MakeAgent, env: JaxEnv, rollout_length: int) -> None:

@@ -34,7 +34,7 @@ def member_experiments(experiment: Any) -> list[Any]:
         experiment: dataclass with the fields `agent` and `run`.
 
     Raises:
-        UserError: the agent lacks an option that differs by seed, or does not accept a value.
+        UserError: If the agent lacks an option that differs by seed, or does not accept a value.
     """
     pairs = zip(member_configs(experiment.run), member_values(experiment.run), strict=True)
     return [dataclasses.replace(with_values(experiment, values), run=own) for own, values in pairs]
@@ -44,7 +44,7 @@ def with_values(experiment: Any, values: dict[str, Any]) -> Any:
     """Returns the experiment with these options of its agent.
 
     Raises:
-        UserError: the agent lacks an option, or does not accept a value.
+        UserError: If the agent lacks an option, or does not accept a value.
     """
     if not values:
         return experiment

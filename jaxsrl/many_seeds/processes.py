@@ -20,16 +20,16 @@ def train_in_processes(
     stop in the same way. No process remains.
 
     Args:
-        config: with the number of seeds.
+        config: Configuration with the number of seeds.
         command: trains the experiment with further flags of one seed.
         show: called with a line for each seed that starts or ends.
-        poll_seconds: between looks at the processes.
+        poll_seconds: Time between looks at the processes.
 
     Returns:
         0; the status of a seed that failed; the status of the signal after a stop signal.
 
     Raises:
-        UserError: there are fewer cores than `seeds_at_once`, or all seeds would record into one dataset.
+        UserError: If there are fewer cores than `seeds_at_once`, or all seeds would record into one dataset.
     """
     if config.record:
         raise UserError(

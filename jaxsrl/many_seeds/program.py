@@ -31,9 +31,9 @@ class MemberStart(NamedTuple):
 
     Attributes:
         state: learner state.
-        keys: of the run.
+        keys: Keys of the run.
         saved: arrays of a checkpoint, with the rows; None for a new run.
-        values: of the agent's options that differ by member.
+        values: Values of the agent's options that differ by member.
     """
 
     state: LearnerState
@@ -55,11 +55,11 @@ class MembersProgram:
             depend on the values.
         env: environment of every row.
         rollout_length: T.
-        starts: of the members.
-        devices: of the program.
+        starts: Starts of the members.
+        devices: Devices of the program.
 
     Raises:
-        UserError: the rows of a checkpoint are of another environment or agent, or of another number of rows.
+        UserError: If the rows of a checkpoint are of another environment or agent, or of another number of rows.
     """
 
     def __init__(

@@ -55,9 +55,9 @@ def train_together(
     Args:
         build_agent: returns the agent of an experiment for the spec. It is also called with traced scalars as those options of the
             experiment's agent that differ by seed.
-        source: of environments, which are written in JAX.
-        spec: of the source.
-        config: with the number of seeds; the plan is `device_only`.
+        source: Source of environments, which are written in JAX.
+        spec: Specification of the source.
+        config: Configuration with the number of seeds; the plan is `device_only`.
         experiment: dataclass with the fields `agent` and `run`; saved as the config.json of each member with the member's values.
         quiet: no output on the terminal.
 
@@ -130,12 +130,12 @@ class MemberTrainable(DeviceTrainable):
     """One seed, whose learner is part of a group's program.
 
     Args:
-        setup: of the seed's run.
-        agent: of the group.
-        env: of the group.
-        group: of the member.
+        setup: Setup of the seed's run.
+        agent: Agent of the group.
+        env: Environment of the group.
+        group: Group of the member.
         member: index in the group.
-        values: of the agent's options that differ by member.
+        values: Values of the agent's options that differ by member.
     """
 
     def __init__(

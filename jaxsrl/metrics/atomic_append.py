@@ -7,7 +7,7 @@ class AtomicAppendFile:
     """Unbuffered file opened for appending. An append that fails leaves no partial data. One thread, one process.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: If it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -23,7 +23,7 @@ class AtomicAppendFile:
         """Writes the data at the end.
 
         Raises:
-            OSError: it could not be written in full, for example because the disk is full. The file is then unchanged.
+            OSError: If it could not be written in full, for example because the disk is full. The file is then unchanged.
         """
         written = 0
         try:

@@ -22,7 +22,7 @@ class ConsoleSink:
     Args:
         facts: constants of the run.
         returns: mean returns of the records of earlier processes; the curve continues from them.
-        evaluations: of earlier processes.
+        evaluations: Evaluations of earlier processes.
     """
 
     def __init__(self, facts: RunInfo, returns: Sequence[float] = (), evaluations: Sequence[Evaluation] = ()) -> None:

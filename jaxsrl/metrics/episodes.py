@@ -30,7 +30,7 @@ class RowGroups(NamedTuple):
     """Rows whose episodes have means of their own: those of one task, or of one agent.
 
     Attributes:
-        names: of the groups; () for none.
+        names: Names of the groups; () for none.
         of_row: [B] int, index of each row's group; None without groups.
     """
 
@@ -45,7 +45,7 @@ def row_groups(spec: EnvSpec, num_rows: int, first_row: int = 0) -> RowGroups:
     """Returns the groups of rows: tasks if rows differ, otherwise agents, or their kinds if there are more than 16.
 
     Args:
-        spec: of the rows. The kind of an agent is its name without its number.
+        spec: Specification of the rows. The kind of an agent is its name without its number.
         num_rows: number of rows.
         first_row: number of the first of them in the run.
     """

@@ -19,19 +19,19 @@ class Evaluation:
     """Results of whole episodes with the parameters of one version.
 
     Attributes:
-        update: of the version.
+        update: Update of the version.
         env_steps: env steps trained by then.
         frames: emulator frames by then.
         mode: "greedy" or "sample".
-        mean_return: in environment reward units; of the agents that `--eval.agents` names, where a run has several.
+        mean_return: Mean return in environment reward units; of the agents that `--eval.agents` names, where a run has several.
         std_return: standard deviation over episodes.
         min_return: smallest.
         max_return: largest.
         mean_length: env steps of an episode.
         episodes: number of them.
-        seed: of environments and actions.
+        seed: Seed of environments and actions.
         seconds: wall-clock time that the episodes took.
-        stage: of the environments that a curriculum was at; None without one.
+        stage: Stage of the environments that a curriculum was at; None without one.
         agent_returns: mean return of each agent, by name; {} where a row is an environment.
         task_returns: mean return of each task, by name; {} where all rows are alike.
     """
@@ -91,8 +91,8 @@ def evaluation_columns(evaluations: Sequence[Evaluation], records: RecordFile) -
     """Returns the curves of evaluations by name, oldest version first: float64, NaN where a version has no such value.
 
     Args:
-        evaluations: of a run.
-        records: of the same run; they give `elapsed_seconds` at the env steps of a version.
+        evaluations: Evaluations of a run.
+        records: Records of the same run; they give `elapsed_seconds` at the env steps of a version.
     """
     rows: dict[int, dict[str, float]] = {}
     for each in sorted(evaluations, key=lambda each: each.update):

@@ -51,7 +51,7 @@ class RunState:
         recent: (wall seconds, env steps) of the newest records of this process, oldest first.
         checkpoint_at: wall seconds of the first record with the newest checkpoint; None if this process has saved none.
         evaluation: newest evaluation in the mode of the first one, which is greedy if both are played; None before it.
-        best_evaluation: that of the highest `rank`; None before the first.
+        best_evaluation: Evaluation of the highest `rank`; None before the first.
         evaluation_curve: mean returns of the last evaluations, oldest first.
     """
 
@@ -87,7 +87,7 @@ def initial_state(facts: RunInfo, returns: Sequence[float] = (), evaluations: Se
     Args:
         facts: constants of the run.
         returns: mean returns of the records of earlier processes, oldest first; the curve continues from them.
-        evaluations: of earlier processes.
+        evaluations: Evaluations of earlier processes.
     """
     state = RunState(facts)
     for evaluation in evaluations:

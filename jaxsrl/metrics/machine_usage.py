@@ -19,7 +19,7 @@ class MachineUsage:
     If the system does not give them, all values stay.
 
     Args:
-        devices: of jax, whose memory to read; those that use the host's memory report none.
+        devices: Devices of jax, whose memory to read; those that use the host's memory report none.
         clock: returns seconds.
     """
 

@@ -21,14 +21,14 @@ def make_sinks(
     """Opens the sinks. Requested sinks that are unavailable raise before the run starts.
 
     Args:
-        options: which sinks.
+        options: Choice of sinks.
         directory: directory of the run.
         facts: constants of the run.
         say: called once for each sink that fails.
         quiet: whether to omit the terminal.
 
     Raises:
-        UserError: the Prometheus port is in use, or W&B is not installed or not logged in.
+        UserError: If the Prometheus port is in use, or W&B is not installed or not logged in.
     """
     sinks: list[MetricsSink] = []
     try:

@@ -21,7 +21,7 @@ class PrometheusSink:
     Thread-safety: `write` and `close` in one thread; requests are answered in others.
 
     Raises:
-        UserError: the port cannot be bound.
+        UserError: If the port cannot be bound.
     """
 
     def __init__(self, address: str, port: int, run: str, plan: str) -> None:

@@ -123,7 +123,7 @@ class RecordFile:
             Bytes left to read.
 
         Raises:
-            UserError: the file exists, but cannot be read.
+            UserError: If the file exists, but cannot be read.
         """
         with self._lock:
             try:
@@ -229,7 +229,7 @@ class RecordFile:
         """Returns the rows after those of an earlier answer, as JSON data.
 
         Args:
-            cursor: of the earlier answer; "" asks for all.
+            cursor: Cursor of the earlier answer; "" asks for all.
 
         Returns:
             `cursor`; `restart`, whether earlier answers are invalid; `stride`, the records per returned row (at most 2,000 rows);

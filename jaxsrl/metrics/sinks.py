@@ -64,7 +64,7 @@ class JsonlSink:
         """Appends a line.
 
         Raises:
-            OSError: it could not be written; the file is then unchanged.
+            OSError: If it could not be written; the file is then unchanged.
         """
         if self._file is None:
             self._file = AtomicAppendFile(self._path)

@@ -30,7 +30,7 @@ class TensorBoardSink:
         """Adds a point to every curve.
 
         Raises:
-            OSError: it could not be written; the file is then unchanged.
+            OSError: If it could not be written; the file is then unchanged.
         """
         self._add(record.values, record.env_steps)
 

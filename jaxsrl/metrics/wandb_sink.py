@@ -24,7 +24,7 @@ class WandbSink:
     environment variables apply.
 
     Raises:
-        UserError: the package is missing, or the user is not logged in.
+        UserError: If the package is missing, or the user is not logged in.
         Exception: other errors of the package, for example because its service does not answer.
     """
 

@@ -41,7 +41,7 @@ def read_index(directory: Path) -> Index:
     """Returns the index of a store; an empty one before the first change.
 
     Raises:
-        UserError: the file is not an index.
+        UserError: If the file is not an index.
     """
     try:
         data = json.loads((directory / INDEX).read_text())
@@ -59,11 +59,11 @@ def change_index(directory: Path, unfreezes: bool = False) -> Iterator[Index]:
     """Gives the index to change, and writes it atomically afterwards; other processes wait meanwhile.
 
     Args:
-        directory: of the store.
+        directory: Directory of the store.
         unfreezes: whether a frozen store may change.
 
     Raises:
-        FrozenModelsError: the store is frozen.
+        FrozenModelsError: If the store is frozen.
     """
     with lock_store(directory):
         index = read_index(directory)

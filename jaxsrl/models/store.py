@@ -41,9 +41,9 @@ class Model:
 
     Attributes:
         version: updates done by then.
-        path: its directory, which has the format of a checkpoint.
+        path: Directory of the model, which has the format of a checkpoint.
         tags: names that point to it, sorted.
-        metadata: of its checkpoint, such as `env_steps`, with the notes that were added later, such as `return`.
+        metadata: Metadata of its checkpoint, such as `env_steps`, with the notes that were added later, such as `return`.
     """
 
     version: int
@@ -64,7 +64,7 @@ class ModelStore:
     only the run itself has tagged.
 
     Args:
-        directory: of the store; made with the first version.
+        directory: Directory of the store; made with the first version.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -79,13 +79,13 @@ class ModelStore:
         Args:
             version: updates done.
             arrays: learner state by name, as checkpoints hold it.
-            metadata: of the checkpoint.
+            metadata: Metadata of the checkpoint.
             tags: names that point to it from now on.
             **notes: values by name; see `annotate`.
 
         Raises:
-            UserError: the store is frozen, or a name is no tag.
-            CheckpointSaveError: it could not be written.
+            UserError: If the store is frozen, or a name is no tag.
+            CheckpointSaveError: If it could not be written.
         """
         for tag in tags:
             _validate_tag(tag)
@@ -101,7 +101,7 @@ class ModelStore:
         """Makes a tag point to the version that a query finds.
 
         Raises:
-            UserError: no such version, the store is frozen, or the name is no tag.
+            UserError: If there is no such version, the store is frozen, or the name is no tag.
         """
         _validate_tag(name)
         with change_index(self.directory) as index:
@@ -113,7 +113,7 @@ class ModelStore:
         """Removes a tag; its version may then be collected.
 
         Raises:
-            UserError: there is no such tag, or the store is frozen.
+            UserError: If there is no such tag, or the store is frozen.
         """
         with change_index(self.directory) as index:
             if name not in index["tags"]:
@@ -124,7 +124,7 @@ class ModelStore:
         """Adds values to a version, by which queries find it.
 
         Raises:
-            UserError: no such version, or the store is frozen.
+            UserError: If there is no such version, or the store is frozen.
         """
         with change_index(self.directory) as index:
             self._find(str(version), index)
@@ -151,7 +151,7 @@ class ModelStore:
                 of which the newest version that meets it is returned.
 
         Raises:
-            UserError: there is none; lists the tags.
+            UserError: If there is none; lists the tags.
         """
         return self._find(query, read_index(self.directory))
 
@@ -159,8 +159,8 @@ class ModelStore:
         """Returns a version and its arrays, verified.
 
         Raises:
-            UserError: there is none.
-            CorruptCheckpointError: it is damaged.
+            UserError: If there is none.
+            CorruptCheckpointError: If it is damaged.
         """
         while True:
             model = self.find(query)
@@ -187,7 +187,7 @@ class ModelStore:
         """Deletes all versions without a tag but the newest `keep`; returns the deleted ones.
 
         Raises:
-            UserError: the store is frozen, or `keep` is negative.
+            UserError: If the store is frozen, or `keep` is negative.
         """
         if keep < 0:
             raise UserError(f"expected a number of models to keep from 0: got {keep}")
@@ -206,7 +206,7 @@ class ModelStore:
         A version with another tag stays under that tag, without its notes.
 
         Raises:
-            UserError: the store is frozen.
+            UserError: If the store is frozen.
         """
         if not self.directory.is_dir():
             return []
@@ -225,10 +225,10 @@ class ModelStore:
 
         Args:
             destination: directory that does not exist.
-            query: of one version; "" for all.
+            query: Query of one version; "" for all.
 
         Raises:
-            UserError: the destination exists, or no version is found.
+            UserError: If the destination exists, or no version is found.
         """
         if destination.exists():
             raise UserError(f"cannot clone into {destination}: it exists; choose another directory")

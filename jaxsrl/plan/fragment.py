@@ -99,9 +99,9 @@ class Fragment:
 
     Attributes:
         name: unique in its plan.
-        kind: its role.
+        kind: Role of the fragment.
         replicas: copies that share the rows evenly, in order.
-        placement: of the replicas.
+        placement: Placement of the replicas.
         group: policy that this learner trains, from the rows of that policy's agents; "" for all policies; EACH_GROUP before
             `jaxsrl.plan.passes.policy_groups` divides it.
         nodes: cluster node of each replica; () for the machine of the main process.
@@ -122,8 +122,8 @@ class Channel:
     Attributes:
         source: name of the writing fragment.
         target: name of the reading fragment.
-        carries: its content.
-        transport: its mechanism.
+        carries: Content of the channel.
+        transport: Mechanism of the channel.
         capacity: items in flight before `when_full` applies.
         when_full: behavior of the source at `capacity`.
         max_lag: versions by which parameters of the reader, or of a gradient, may be stale. 0 waits for the newest; 1 overlaps by

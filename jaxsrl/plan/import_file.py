@@ -12,11 +12,11 @@ def import_file(path: Path, prefix: str) -> ModuleType:
     """Returns the module in `path`; its directory is importable while it is imported, as when Python runs the file.
 
     Args:
-        path: of a Python file.
-        prefix: of the module's name, so that a file called like a package (`jax.py`) does not take its place.
+        path: Path of a Python file.
+        prefix: Prefix of the module's name, so that a file called like a package (`jax.py`) does not take its place.
 
     Raises:
-        UserError: there is no such file, or Python cannot import it. Exceptions of the file itself are raised unchanged.
+        UserError: If there is no such file, or Python cannot import it. Exceptions of the file itself are raised unchanged.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path} in {Path.cwd()}: check the path")

@@ -28,12 +28,12 @@ def make_plan(config: RunConfig, resources: Resources | None = None, agent: AnyA
         (['environments', 'inference', 'learner'], 8, 16)
 
     Args:
-        config: of the run. The plan fits this configuration only.
-        resources: of the machine of the run; None for this machine, which initializes its jax devices.
-        agent: to train, which decides the policy lag of a configuration that has none; without it that is 1.
+        config: Configuration of the run. The plan fits this configuration only.
+        resources: Resources of the machine of the run; None for this machine, which initializes its jax devices.
+        agent: Agent to train, which decides the policy lag of a configuration that has none; without it that is 1.
 
     Raises:
-        UserError: there is no such plan, or it does not fit the resources.
+        UserError: If there is no such plan, or it does not fit the resources.
     """
     if config.max_policy_lag is None:
         largest = None if agent is None else largest_lag(agent)
@@ -55,10 +55,10 @@ def load_plan(name: str) -> MakePlan:
         ('serial', 8)
 
     Args:
-        name: of PLANS, "path/to/file.py:function" (relative to the working directory) or "module:function".
+        name: Name of PLANS, "path/to/file.py:function" (relative to the working directory) or "module:function".
 
     Raises:
-        UserError: there is no such name, file, module or function, or it is not callable. Exceptions of the user's file
+        UserError: If there is no such name, file, module or function, or it is not callable. Exceptions of the user's file
             during its import are raised unchanged.
     """
     if name in PLANS:

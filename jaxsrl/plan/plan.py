@@ -26,7 +26,7 @@ class Plan:
     """Placement of one run.
 
     Attributes:
-        name: of the plan, e.g. "decoupled".
+        name: Name of the plan, e.g. "decoupled".
         fragments: parts of the dataflow.
         channels: edges between them.
         shape: division of one replica's environments among workers and lanes.
@@ -43,7 +43,7 @@ class Plan:
         """Returns the only fragment of a kind.
 
         Raises:
-            UserError: the plan has none, or several.
+            UserError: If the plan has none, or several.
         """
         fragments = [fragment for fragment in self.fragments if fragment.kind is kind]
         if len(fragments) != 1:

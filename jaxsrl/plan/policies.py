@@ -46,7 +46,7 @@ def single_learner_coarse(run: RunConfig, resources: Resources) -> Plan:
     MSRL's SingleLearnerCoarse; the shape of IMPALA, Acme and Sample Factory. Only whole trajectories cross processes.
 
     Raises:
-        UserError: the rows do not divide, or `workers_per_lane` is not 1.
+        UserError: If the rows do not divide, or `workers_per_lane` is not 1.
     """
     del resources
     if run.pool.workers_per_lane > 1:
@@ -80,7 +80,7 @@ def single_learner_fine(run: RunConfig, resources: Resources) -> Plan:
     MSRL's SingleLearnerFine; the shape of SEED RL, and of SRL with inline devices.
 
     Raises:
-        UserError: the rows do not divide.
+        UserError: If the rows do not divide.
     """
     return _served_plan("single_learner_fine", run, resources, _first_device(run), _learner(run))
 
@@ -91,7 +91,7 @@ def decoupled(run: RunConfig, resources: Resources) -> Plan:
     SRL's shape, and that of Sebulba and Cleanba. With inference platform "cpu", the CPU acts while an accelerator learns.
 
     Raises:
-        UserError: the rows do not divide over the servers, or there are too few devices for inference, or more than servers.
+        UserError: If the rows do not divide over the servers, or there are too few devices for inference, or more than servers.
     """
     servers = run.inference.num_servers
     if run.inference.num_devices > servers:
@@ -178,7 +178,7 @@ def dedicated_environments(run: RunConfig, resources: Resources) -> Plan:
     (`jaxsrl.plan.passes.policy_groups`).
 
     Raises:
-        UserError: the rows do not divide, or there are not enough cores.
+        UserError: If the rows do not divide, or there are not enough cores.
     """
     workers = run.pool.num_workers
     if workers >= resources.num_cores:
@@ -199,7 +199,7 @@ def distributed_replay(run: RunConfig, resources: Resources) -> Plan:
     only for a learner that is that many trajectories behind.
 
     Raises:
-        UserError: the rows do not divide, or `workers_per_lane` is not 1.
+        UserError: If the rows do not divide, or `workers_per_lane` is not 1.
     """
     coarse = single_learner_coarse(run, resources)
     *actors, learner = coarse.fragments
@@ -334,7 +334,7 @@ def replay_channels(channels: tuple[Channel, ...], learner: str, on_host: bool) 
     """Returns the channels of a plan with replay between its environments and its learner.
 
     Args:
-        channels: of the plan without it.
+        channels: Channels of the plan without it.
         learner: name of the fragment that learns.
         on_host: whether host memory stores the experience, from which samples are copied to the learner's devices.
     """

@@ -13,14 +13,14 @@ def pool_shape(
     """Returns the shape of one replica: the rows and workers of `run`, divided evenly over `replicas`.
 
     Args:
-        plan: its name, for messages.
+        plan: Name of the plan, for messages.
         run: sizes.
         replicas: pools that share the rows and the workers.
         lanes_per_worker: 0 for the value of `run`.
-        resources: of the machine, whose accelerators act for many rows at once; None where the workers act.
+        resources: Resources of the machine, whose accelerators act for many rows at once; None where the workers act.
 
     Raises:
-        UserError: a number does not divide. The message names one that does.
+        UserError: If a number does not divide. The message names one that does.
     """
     where = f"plan {plan}"
     if run.pool.num_workers % replicas:

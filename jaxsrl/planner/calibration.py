@@ -80,7 +80,7 @@ class Calibration:
             gpu_flops: operations per second of an update on an accelerator: an assumption, not a measurement.
 
         Raises:
-            UserError: the calibration lacks the operations of an update, or several learners the number of its gradient steps.
+            UserError: If the calibration lacks the operations of an update, or several learners the number of its gradient steps.
         """
         if not self.update_flops:
             raise UserError("the calibration has no operation counts of updates: measure it again with --calibrate")
@@ -112,7 +112,7 @@ def load_calibration(path: Path) -> Calibration:
     """Reads the file of `Calibration.save`.
 
     Raises:
-        UserError: it is missing or no calibration.
+        UserError: If it is missing or no calibration.
     """
     data: dict[str, Any] = read_json(path)
     try:

@@ -89,13 +89,13 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
     """Returns the costs of an experiment on this machine.
 
     Args:
-        experiment: to measure.
-        name: of the experiment.
+        experiment: Experiment to measure.
+        name: Name of the experiment.
         act_rows: sizes of calls to time, in order; environments are stepped at the first and the last.
         update_rows: sizes of updates to time, in order.
 
     Raises:
-        UserError: the agent learns from replay, which is not simulated.
+        UserError: If the agent learns from replay, which is not simulated.
     """
     agent, source, spec = experiment.build()
     config = experiment.run

@@ -26,7 +26,7 @@ class PlannedExperiment:
 
     Attributes:
         plan: valid on `resources`.
-        resources: for which it was made.
+        resources: Resources for which it was made.
         sizes: bytes of its channels and slots.
         processes: number of learner processes.
     """
@@ -53,12 +53,12 @@ def plan_experiment(experiment: Experiment, cores: int = 0, gpus: int = 0) -> Pl
     """Returns the plan that a run of this experiment would have. No environment process starts.
 
     Args:
-        experiment: to plan.
+        experiment: Experiment to plan.
         cores: processor cores to plan for; 0 for those of this machine.
         gpus: devices of platform "gpu" to plan for; 0 for the devices of this machine.
 
     Raises:
-        UserError: the experiment cannot run on these resources.
+        UserError: If the experiment cannot run on these resources.
     """
     for name, number in (("cores", cores), ("gpus", gpus)):
         if number < 0:

@@ -32,15 +32,15 @@ def simulate_experiment(
     """Returns the predictions, or the comparison, as JSON data; every list is a table.
 
     Args:
-        experiment: to simulate.
-        name: of the experiment.
-        file: of the calibration.
+        experiment: Experiment to simulate.
+        name: Name of the experiment.
+        file: File of the calibration.
         calibrate: measure, and write the file.
         check: compare small runs on this machine with what is predicted for them.
-        cluster: to predict for; None for those of the papers.
+        cluster: Cluster to predict for; None for those of the papers.
 
     Raises:
-        UserError: the plan is not simulated, there is no calibration, or it is of another experiment.
+        UserError: If the plan is not simulated, there is no calibration, or it is of another experiment.
     """
     if experiment.run.plan not in SIMULATED_PLANS:
         raise UserError(

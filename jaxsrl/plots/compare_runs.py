@@ -82,7 +82,7 @@ def compare_runs(
         bounds: bounds that normalize scores; see `scores_by_method`.
 
     Raises:
-        UserError: no runs or no such metric, field or score.
+        UserError: If there are no runs, or no such metric, field or score.
     """
     curves, skipped = read_curves(paths, x, metric)
     counted = [count_seeds_once(group) for group in group_curves(curves, by)]

@@ -13,12 +13,12 @@ def draw_payoffs(names: Sequence[str], share: np.ndarray, path: Path) -> None:
     """Draws the points per game of each row's policy against each column's.
 
     Args:
-        names: of P policies, in the order of rows and columns.
+        names: Names of P policies, in the order of rows and columns.
         share: [P, P] in [0, 1]; NaN where a pair has no games.
         path: file to write, .png, .svg or .pdf.
 
     Raises:
-        UserError: the file has another suffix, or cannot be written.
+        UserError: If the file has another suffix, or cannot be written.
     """
     size = 2.5 + 0.55 * len(names)
     with style():

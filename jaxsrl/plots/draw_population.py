@@ -20,7 +20,7 @@ def draw_population(directory: Path, out: Path) -> None:
     """Draws the population of a directory into a file.
 
     Raises:
-        UserError: there is no population with a complete round, or the file cannot be written.
+        UserError: If there is no population with a complete round, or the file cannot be written.
     """
     validate_out(out)
     population = read_population(directory)

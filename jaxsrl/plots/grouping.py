@@ -45,7 +45,7 @@ def group_curves(curves: Sequence[RunCurve], by: Sequence[str] = ()) -> list[Gro
             a group differ only in the seed.
 
     Raises:
-        UserError: no run has such a field.
+        UserError: If no run has such a field.
     """
     fields = [_SHORT.get(name, name) for name in by]
     flat = [flatten_config(curve) for curve in curves]

@@ -56,7 +56,7 @@ def read_curves(paths: list[Path], x: XAxis, metric: str) -> tuple[list[RunCurve
         Curves, and one line for each run that was skipped.
 
     Raises:
-        UserError: a path contains no run, or no run has the metric.
+        UserError: If a path contains no run, or no run has the metric.
     """
     curves: dict[Path, RunCurve] = {}
     skipped: list[str] = []

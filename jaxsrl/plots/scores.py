@@ -26,7 +26,7 @@ def run_score(curve: RunCurve, score: Score) -> float:
         score: "last" or "best" of the curve, or the mean return of its evaluation (`eval.json`).
 
     Raises:
-        UserError: the score is "evaluation", and the run has none, or that of an earlier update.
+        UserError: If the score is "evaluation", and the run has none, or that of an earlier update.
     """
     if score == "last":
         return float(curve.y[-1])
@@ -53,7 +53,7 @@ def scores_by_method(
     Args:
         groups: groups of several environments.
         score: score of each run.
-        bounds: from `read_bounds`; None takes the smallest and largest score of any run in an environment.
+        bounds: Bounds from `read_bounds`; None takes the smallest and largest score of any run in an environment.
 
     Returns:
         Scores by label, environments sorted by id; and one line for each skipped method.
@@ -91,7 +91,7 @@ def read_bounds(path: Path) -> Bounds:
     """Reads bounds from a JSON file: {"CartPole-v1": [low, high], ...}.
 
     Raises:
-        UserError: it cannot be read or has another form.
+        UserError: If it cannot be read or has another form.
     """
     bounds = read_json(path)
     if not isinstance(bounds, dict) or not all(_is_pair(pair) for pair in bounds.values()):

@@ -38,7 +38,7 @@ def validate_out(path: Path) -> str:
     """Returns the figure format of a file's suffix.
 
     Raises:
-        UserError: the suffix is not .png, .svg or .pdf, or the directory does not exist.
+        UserError: If the suffix is not .png, .svg or .pdf, or the directory does not exist.
     """
     kind = path.suffix.removeprefix(".").lower()
     if kind not in KINDS:

@@ -79,17 +79,17 @@ def imitating_agent(
     """Returns the agent that imitates the demonstrations or the expert, or the agent itself where there are none.
 
     Args:
-        agent: of the experiment.
+        agent: Agent of the experiment.
         config: settings.
-        spec: of the environments.
+        spec: Specification of the environments.
         load_policy: returns the `agent` and `params` of a run, for these environments; None for an agent that only acts, and needs
             neither demonstrations nor an expert.
         num_updates: updates of the whole run.
 
     Raises:
-        UserError: the demonstrations are of another environment or too large, or see `with_imitation`.
-        UserError: the agent does not learn from labels, the expert is of another environment or has a memory.
-        CorruptDatasetError: a file of the dataset is damaged.
+        UserError: If the demonstrations are of another environment or too large, or see `with_imitation`.
+        UserError: If the agent does not learn from labels, the expert is of another environment or has a memory.
+        CorruptDatasetError: If a file of the dataset is damaged.
     """
     if config.expert:
         if not isinstance(agent, ReplayAgent) or agent.name != "bc":
@@ -110,14 +110,14 @@ def taught_agent(
     """Returns the agent with its teacher, or the agent itself where there is none. An agent that only acts needs none.
 
     Args:
-        agent: of the experiment.
+        agent: Agent of the experiment.
         config: settings.
-        spec: of the environments.
-        network: of the agent: a NetworkConfig or an ActorCritic.
+        spec: Specification of the environments.
+        network: Network of the agent: a NetworkConfig or an ActorCritic.
         steps_per_update: env steps of an update.
 
     Raises:
-        UserError: the teacher's network does not fit, or see `with_teacher`.
+        UserError: If the teacher's network does not fit, or see `with_teacher`.
     """
     if not config.teacher:
         return agent
@@ -134,11 +134,11 @@ def load_teacher(path: Path, spec: EnvSpec, squash: bool | None = None) -> tuple
 
     Args:
         path: run directory, checkpoint, or "RUN@TAG".
-        spec: of the environments in which it teaches.
+        spec: Specification of the environments in which it teaches.
         squash: whether the student squashes its actions; None if unknown.
 
     Raises:
-        UserError: there is no such run, or its policy is not one network that fits these environments.
+        UserError: If there is no such run, or its policy is not one network that fits these environments.
     """
     try:
         saved = read_saved_run(path)

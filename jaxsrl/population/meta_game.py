@@ -24,7 +24,7 @@ def nash(payoffs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Returns a Nash equilibrium of two players whose payoffs sum to zero, by linear programming.
 
     Raises:
-        UserError: there are more players, or the payoffs do not sum to zero.
+        UserError: If there are more players, or the payoffs do not sum to zero.
     """
     if len(payoffs) != 2 or not np.allclose(payoffs[0] + payoffs[1], 0.0, atol=1e-6):
         raise UserError(
@@ -60,9 +60,9 @@ def projected_replicator_dynamics(
     Source: Lanctot et al. 2017 (PSRO, arXiv:1711.00832), section 3.
 
     Args:
-        payoffs: of all players.
+        payoffs: Payoffs of all players.
         num_steps: Euler steps.
-        step_size: of each.
+        step_size: Step size of each.
         least: smallest probability of a policy, times the number of policies.
     """
     now = uniform(payoffs)
@@ -89,7 +89,7 @@ def regret_matching(payoffs: Sequence[np.ndarray], num_steps: int = 50_000, leas
     """Returns the mean distributions of regret matching (Hart and Mas-Colell 2000), in expectation over the other players.
 
     Args:
-        payoffs: of all players.
+        payoffs: Payoffs of all players.
         num_steps: repetitions.
         least: share of the uniform distribution in each distribution.
     """
@@ -137,7 +137,7 @@ def nash_average(advantage: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         advantage: [P, P] antisymmetric: expected points of i against j, minus one half.
 
     Raises:
-        UserError: the array is not antisymmetric.
+        UserError: If the array is not antisymmetric.
     """
     if not np.allclose(advantage, -advantage.T, atol=1e-6):
         raise UserError("expected an antisymmetric array: points of i against j minus one half")

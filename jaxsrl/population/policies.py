@@ -38,7 +38,7 @@ class PoliciesConfig:
         agents: settings of policies, by name, that differ from the experiment's agent: 'prey={"learning_rate": 1e-3}'.
             With "algorithm", the name of one, they differ from its defaults. "network" has settings of the network. In code
             also a mapping to configurations, {"prey": DQNConfig(...)}, which is stored as JSON.
-        networks: likewise settings that differ from the experiment's network, or a mapping to values of NetworkConfig.
+        networks: Settings of each policy that differ from the experiment's network, or a mapping to values of NetworkConfig.
         self_play: pool of past selves that the policies of a game of two teams play against.
     """
 
@@ -92,7 +92,7 @@ class PolicyDefaults:
         agent: configuration of the algorithm.
         network: configuration of the network.
         make: called with (agent, spec, network).
-        run: its sizes fill fields of the agent.
+        run: Run whose sizes fill fields of the agent.
         rows_per_env: agents of an environment.
     """
 
@@ -116,7 +116,7 @@ def make_own_agents(policies: PoliciesConfig, defaults: PolicyDefaults) -> dict[
     """Returns the constructors of the policies that have settings of their own.
 
     Raises:
-        UserError: a setting is unknown, or its value has another type.
+        UserError: If a setting is unknown, or its value has another type.
     """
     agents, networks = policies.agent_options(), policies.network_options()
     makers: dict[str, MakeAgent] = {}
@@ -147,11 +147,11 @@ def make_multi_policy_agent(
         spec: spec of the environments' rows.
         policies: mapping of policies to agents.
         make_agent: makes the algorithm of one policy from the spec of its rows.
-        own_agents: from `make_own_agents`.
+        own_agents: Agents from `make_own_agents`.
         num_rows: rows of the run, which self-play divides.
 
     Raises:
-        UserError: an agent without a policy, a pattern without an agent, or a frozen policy without an agent.
+        UserError: If an agent without a policy, a pattern without an agent, or a frozen policy without an agent.
         UserError: self-play as in `make_self_play`.
         UserError: parameters that are missing, damaged, or of another network.
     """
@@ -197,7 +197,7 @@ def load_policy_params(agent: AnyAgent, policy: str, path: Path, all_of: Collect
         all_of: names of the policies of an agent of several, which the run must have; () for an agent of one policy.
 
     Raises:
-        UserError: there is no intact checkpoint, the run has other policies, or its parameters have other shapes.
+        UserError: If there is no intact checkpoint, the run has other policies, or its parameters have other shapes.
     """
     try:
         saved = read_saved_run(path)

@@ -25,7 +25,7 @@ class PolicySets(Generic[P]):
     """Policies of N players, and how they fare.
 
     Attributes:
-        policies: of each player, in the order in which they were added.
+        policies: Policies of each player, in the order in which they were added.
         payoffs: N arrays [A_1, ..., A_N], as `meta_game` takes them.
         mixtures: a distribution [A_n] for each player.
     """
@@ -39,7 +39,7 @@ def start_psro(first: Sequence[P], payoff: Payoff[P], solve: Solver = nash) -> P
     """Returns the sets with one policy for each player.
 
     Raises:
-        UserError: there are fewer than two players.
+        UserError: If there are fewer than two players.
     """
     if len(first) < 2:
         raise UserError(f"a game has at least two players: got {len(first)}")

@@ -57,9 +57,9 @@ def update_elo(rating: float, other: float, points: float, step: float = 32.0) -
     """Returns the ratings of two players after a game between them (Elo 1978).
 
     Args:
-        rating: of the first player.
-        other: of the second player.
-        points: of the first player: 1 for a win, 0.5 for a draw.
+        rating: Rating of the first player.
+        other: Rating of the second player.
+        points: Points of the first player: 1 for a win, 0.5 for a draw.
         step: K, largest change.
     """
     change = step * (points - float(win_probability(np.asarray(rating), np.asarray(other))))
@@ -72,8 +72,8 @@ def fit_bradley_terry(results: Results, prior_deviation: float = 800.0) -> Ratin
     Source: Bradley and Terry 1952; Newton's method on the logarithm of the posterior, errors from its Hessian.
 
     Args:
-        results: of all games.
-        prior_deviation: of the prior, in rating points; it keeps the rating of a player who always wins finite.
+        results: Results of all games.
+        prior_deviation: Deviation of the prior, in rating points; it keeps the rating of a player who always wins finite.
     """
     points = results.points - np.diag(np.diag(results.points))
     games, count = points + points.T, len(points)

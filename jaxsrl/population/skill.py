@@ -20,8 +20,8 @@ class Skill:
     """Belief about a player's skill.
 
     Attributes:
-        mean: of the belief.
-        deviation: of the belief.
+        mean: Mean of the belief.
+        deviation: Deviation of the belief.
     """
 
     mean: float = MEAN
@@ -33,11 +33,11 @@ def update_skills(teams: Sequence[Sequence[Skill]], ranks: Sequence[float], drif
 
     Args:
         teams: players of each side.
-        ranks: of each side; the smallest has won, equal ranks are a draw.
+        ranks: Ranks of each side; the smallest has won, equal ranks are a draw.
         drift: tau, deviation by which a skill may have changed since the last game.
 
     Raises:
-        UserError: there are fewer than two sides, an empty one, or not a rank for each.
+        UserError: If there are fewer than two sides, an empty one, or not a rank for each.
     """
     if len(teams) < 2 or len(ranks) != len(teams) or not all(teams):
         raise UserError(

@@ -32,8 +32,8 @@ class BoundedQueue(Generic[T]):
         """Appends an item as soon as there is room.
 
         Raises:
-            WaitTimeoutError: no room within `timeout_seconds`.
-            ReplayClosedError: the queue is closed, before or during the wait.
+            WaitTimeoutError: If there is no room within `timeout_seconds`.
+            ReplayClosedError: If the queue is closed, before or during the wait.
         """
         with self._changed:
             self._wait("insert", lambda: len(self._items) < self._max_size, timeout_seconds)

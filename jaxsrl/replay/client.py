@@ -41,7 +41,7 @@ class UpdateKeys:
     """Keys of the gradient steps of one update, derived on demand. Each is for one use. Thread-safety: one thread.
 
     Args:
-        programs: of the agent.
+        programs: Programs of the agent.
         key: key of the update, consumed.
     """
 
@@ -122,12 +122,12 @@ class LocalReplayClient:
 
     Args:
         replay: replay part of the agent.
-        shapes: of a slot (`jaxsrl.collect.slot_layout.trajectory_shapes`).
+        shapes: Shapes of a slot (`jaxsrl.collect.slot_layout.trajectory_shapes`).
         timeout_seconds: see `PrefetchingSampler`.
         min_prefetched: see `PrefetchingSampler`.
 
     Raises:
-        UserError: the sizes are invalid, or memory is insufficient.
+        UserError: If the sizes are invalid, or memory is insufficient.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class LocalReplayClient:
         """Inserts a copy of the batch; see `ReplayClient`.
 
         Raises:
-            BadEnvOutputError: its shapes differ from the buffer's.
+            BadEnvOutputError: If its shapes differ from the buffer's.
         """
         start = time.perf_counter()
         self._buffer.insert(batch)
@@ -188,7 +188,7 @@ class LocalReplayClient:
         """Restores experience; see `ReplayClient`.
 
         Raises:
-            UserError: its sizes differ from the buffer's.
+            UserError: If its sizes differ from the buffer's.
         """
         self._sampler.restore(self._buffer.from_arrays(saved))
 
@@ -207,10 +207,10 @@ def buffer_shapes(replay: Replay, shapes: Trajectory) -> Buffer:
 
     Args:
         replay: replay part of the agent.
-        shapes: of a slot.
+        shapes: Shapes of a slot.
 
     Raises:
-        UserError: the sizes are invalid.
+        UserError: If the sizes are invalid.
     """
     sizes = make_sizes(replay, shapes)
     pace = make_pace(replay.config, sizes.rollout_length * sizes.num_rows)

@@ -28,9 +28,9 @@ def choose_num_joined(num_samples: int, replay: Replay, shapes: Trajectory) -> i
     the thread gathers for the next one while the device computes.
 
     Args:
-        num_samples: of an update.
+        num_samples: Number of samples of an update.
         replay: replay part of the agent.
-        shapes: of the steps.
+        shapes: Shapes of the steps.
     """
     steps, rows = shapes.reward.shape
     step_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) / (steps * rows)
@@ -47,7 +47,7 @@ class FixedReplayClient:
 
     Args:
         replay: replay part of the agent.
-        shapes: of the steps (see `sizes.make_fixed_sizes`).
+        shapes: Shapes of the steps (see `sizes.make_fixed_sizes`).
         steps: arrays of these shapes, which may be memory maps; they are not copied.
         num_samples: samples of an update.
         timeout_seconds: see `PrefetchingSampler`.
@@ -60,7 +60,7 @@ class FixedReplayClient:
         num_joined: K.
 
     Raises:
-        UserError: the sizes are invalid, or no window fits.
+        UserError: If the sizes are invalid, or no window fits.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class MixedReplayClient:
     Methods are as in `ReplayClient`. What is inserted, counted, saved and restored is the run's experience alone.
 
     Args:
-        experience: of the run; its samples are smaller by the share.
+        experience: Experience of the run; its samples are smaller by the share.
         fixed: the fixed steps; its samples are the share.
     """
 

@@ -52,10 +52,10 @@ def with_device_replay(agent: ReplayAgent, shapes: Trajectory) -> Agent:
 
     Args:
         agent: agent to train.
-        shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
+        shapes: Shapes of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
 
     Raises:
-        UserError: the sizes are invalid.
+        UserError: If the sizes are invalid.
     """
     sizes = make_sizes(agent.data, shapes)
     pace = make_pace(agent.data.config, sizes.rollout_length * sizes.num_rows)

@@ -30,8 +30,9 @@ class PrefetchingSampler:
     Other code may use the buffer only between `end_update` and `request`.
 
     Args:
-        buffer: to draw from.
-        timeout_seconds: of every wait: for a sample, and for priorities. The first wait includes compilation of the learner.
+        buffer: Buffer to draw from.
+        timeout_seconds: Limit of every wait: for a sample, and for priorities. The first wait includes compilation of
+            the learner.
         min_prefetched: least number of samples drawn ahead, where draws do not depend on priorities.
 
     Attributes:
@@ -65,8 +66,8 @@ class PrefetchingSampler:
         """Returns the next sample.
 
         Raises:
-            WaitTimeoutError: the sample is not ready in time.
-            ReplayClosedError: the sampler is closed. Its cause is the error of the thread, if any.
+            WaitTimeoutError: If the sample is not ready in time.
+            ReplayClosedError: If the sampler is closed. Its cause is the error of the thread, if any.
         """
         start = time.perf_counter()
         sample = self._samples.get(self._timeout)
@@ -118,7 +119,7 @@ class PrefetchingSampler:
         """Stops the thread; idempotent.
 
         Raises:
-            WaitTimeoutError: the thread did not end within 10 s. If another error is being handled, it gets a note instead.
+            WaitTimeoutError: If the thread did not end within 10 s. If another error is being handled, it gets a note instead.
         """
         failure = sys.exc_info()[1]
         self._close_queues()

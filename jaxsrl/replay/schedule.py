@@ -38,7 +38,7 @@ class PaceState:
 
     Attributes:
         missing: trajectories until the first that counts.
-        remainder: of a gradient step, in units of `Pace.denominator`.
+        remainder: Remainder of a gradient step, in units of `Pace.denominator`.
         owed: gradient steps that were due while no window could be drawn.
     """
 
@@ -51,7 +51,7 @@ def steps_per_env_step(config: ReplayConfig) -> Fraction:
     """Returns `gradient_steps_per_env_step` as the simplest equal fraction.
 
     Raises:
-        UserError: the fraction is 0.
+        UserError: If the fraction is 0.
     """
     ratio = Fraction(config.gradient_steps_per_env_step).limit_denominator(_LARGEST)
     if ratio <= 0:
@@ -100,8 +100,8 @@ def steps_due(pace: Pace, state: PaceState, can_draw: Array) -> tuple[Array, Pac
     for example before the first episode starts, stay owed.
 
     Args:
-        pace: of the run.
-        state: before this trajectory.
+        pace: Pace of the run.
+        state: State before this trajectory.
         can_draw: bool scalar, whether there is a window.
     """
     missing = jnp.maximum(state.missing - 1, 0)

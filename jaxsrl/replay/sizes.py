@@ -75,11 +75,11 @@ def make_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
 
     Args:
         replay: replay part of the agent.
-        shapes: of a slot, as arrays or `jax.ShapeDtypeStruct`. Each observation leaf is [T + F, B, ...] for F stacked frames.
-            `is_first` is [T + W, B] with the largest F. The rest is as in `agents.api.Trajectory`.
+        shapes: Shapes of a slot, as arrays or `jax.ShapeDtypeStruct`. Each observation leaf is [T + F, B, ...] for F stacked
+            frames. `is_first` is [T + W, B] with the largest F. The rest is as in `agents.api.Trajectory`.
 
     Raises:
-        UserError: the sizes are invalid; the message has sizes that are valid.
+        UserError: If the sizes are invalid; the message has sizes that are valid.
     """
     config = replay.config
     steps, rows = shapes.reward.shape
@@ -104,10 +104,10 @@ def make_fixed_sizes(replay: Replay, shapes: Trajectory) -> RingSizes:
 
     Args:
         replay: replay part of an agent.
-        shapes: of the trajectory, as for `make_sizes`; T is a multiple of `replay.stride`.
+        shapes: Shapes of the trajectory, as for `make_sizes`; T is a multiple of `replay.stride`.
 
     Raises:
-        UserError: the trajectory is shorter than a window, or sizes are invalid.
+        UserError: If the trajectory is shorter than a window, or sizes are invalid.
     """
     steps, rows = shapes.reward.shape
     _validate_windows(replay, shapes)

@@ -33,7 +33,7 @@ class Buffer:
 
     Attributes:
         storage: the steps (`jaxsrl.replay.device.storage`), rows second.
-        selection: which of them can be drawn.
+        selection: Trajectories that can be drawn.
         pace: when gradient steps are due.
         pending: delayed priorities; () without `ReplayConfig.priority_delay`.
     """
@@ -51,7 +51,7 @@ class ReplayExtra:
 
     Attributes:
         extra: the agent's own.
-        buffer: its experience.
+        buffer: Experience.
     """
 
     extra: Any
@@ -80,8 +80,8 @@ def join_extra(template: Any, learned: Any, buffers: Any) -> Any:
 
     Args:
         template: extra of the same structure; its values do not count.
-        learned: from `learned_extra`.
-        buffers: from `experience`.
+        learned: Values from `learned_extra`.
+        buffers: Buffers from `experience`.
     """
     parts, tree = _parts(template)
     if not any(map(_is_replay, parts)):
@@ -99,7 +99,7 @@ def state_shardings(state: LearnerState, rows: Any, replicated: Any) -> LearnerS
     """Returns the sharding of each leaf: stored steps [C, B, ...] are sharded over rows as trajectories [T, B, ...] are.
 
     Args:
-        state: of any agent; only its structure counts.
+        state: State of any agent; only its structure counts.
         rows: sharding of the steps.
         replicated: sharding of everything else.
     """
@@ -118,8 +118,8 @@ def replace_learned(state: LearnerState, learned: LearnerState) -> LearnerState:
     """Returns the state with parameters, optimizer and extras of another state. Update count and experience stay.
 
     Args:
-        state: of any agent.
-        learned: of the same agent, with or without experience.
+        state: State of any agent.
+        learned: Learned values of the same agent, with or without experience.
     """
     extra = join_extra(state.extra, learned_extra(learned.extra), experience(state.extra))
     return LearnerState(learned.params, learned.opt_state, state.num_updates, extra)

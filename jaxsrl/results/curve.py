@@ -13,7 +13,7 @@ def training_curve(records: RecordFile) -> tuple[list[int], list[float]]:
     """Returns env steps and mean training returns of a run at `POINTS` equal distances; see `bin_returns`.
 
     Raises:
-        UserError: no episode has ended, or the records lack the totals of returns.
+        UserError: If no episode has ended, or the records lack the totals of returns.
     """
     columns = records.columns
     if not {"env_steps", _COUNT, _SUM} <= set(columns):

@@ -31,7 +31,7 @@ def draw_results(directory: Path, page: Path) -> int:
         Number of results.
 
     Raises:
-        UserError: a file cannot be read or written.
+        UserError: If a file cannot be read or written.
     """
     results = read_results(directory)
     text = format_page(results, read_references(directory))

@@ -46,7 +46,7 @@ def format_page(results: Sequence[Result], references: Sequence[Reference]) -> s
     """Returns the page as Markdown; equal arguments give equal text.
 
     Args:
-        results: in the order of `read_results`.
+        results: Results in the order of `read_results`.
         references: published results.
     """
     groups = group_results(results)

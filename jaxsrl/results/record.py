@@ -78,7 +78,7 @@ def make_result(run: Path, preset: str = "") -> Result:
         preset: name of the settings; "" for that of the experiment.
 
     Raises:
-        UserError: the run is not finished, was not evaluated greedily at its end in enough episodes, or lacks a file.
+        UserError: If the run is not finished, was not evaluated greedily at its end in enough episodes, or lacks a file.
     """
     summary = summarize(run)
     if summary.problem:
@@ -147,7 +147,7 @@ def write_result(result: Result, directory: Path) -> Path:
     """Writes a result below `directory` and returns the file.
 
     Raises:
-        UserError: the file holds the result of another command, or cannot be written.
+        UserError: If the file holds the result of another command, or cannot be written.
     """
     path = directory / result.file
     if path.exists() and (earlier := read_result(path)).command != result.command:
@@ -167,7 +167,7 @@ def read_result(path: Path) -> Result:
     """Reads one result.
 
     Raises:
-        UserError: the file is no result.
+        UserError: If the file is no result.
     """
     data = read_json(path)
     try:

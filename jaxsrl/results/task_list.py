@@ -68,7 +68,7 @@ class Reference:
         value: mean return.
         env_steps: env steps of training.
         source: name of the publication, with what differs, as the version of the environment.
-        url: its address.
+        url: Address of the source.
     """
 
     task: str
@@ -83,7 +83,7 @@ def read_tasks(directory: Path) -> list[TaskRuns]:
     """Returns the runs that tasks.toml lists.
 
     Raises:
-        UserError: the file is missing or has another form, an entry's name is invalid, or two entries have one name.
+        UserError: If the file is missing or has another form, an entry's name is invalid, or two entries have one name.
     """
     tasks = _read_entries(directory / TASKS, "runs", TaskRuns)
     names = [task.run_name(0) for task in tasks]
@@ -99,7 +99,7 @@ def read_references(directory: Path) -> list[Reference]:
     """Returns the published results that references.toml lists.
 
     Raises:
-        UserError: the file is missing or has another form.
+        UserError: If the file is missing or has another form.
     """
     return _read_entries(directory / REFERENCES, "references", Reference)
 

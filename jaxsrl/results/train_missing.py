@@ -21,7 +21,7 @@ def select_tasks(tasks: Sequence[TaskRuns], names: Sequence[str]) -> list[TaskRu
     """Returns the entries whose task or settings have one of the names; all without names.
 
     Raises:
-        UserError: no entry has one of the names.
+        UserError: If no entry has one of the names.
     """
     for name in names:
         if not any(name in (task.task, task.name) for task in tasks):

@@ -32,8 +32,8 @@ class Request:
 
     Attributes:
         action: one of `ACTIONS`.
-        name: of the value to set.
-        value: to set.
+        name: Name of the value to set.
+        value: Value to set.
     """
 
     action: str
@@ -48,7 +48,7 @@ class Answer:
     Attributes:
         error: why the run did not do it; "" if it did.
         text: a sentence on what it did.
-        status: of the run afterwards: state, update, env steps, and values that may change.
+        status: Status of the run afterwards: state, update, env steps, and values that may change.
     """
 
     error: str = ""
@@ -121,11 +121,11 @@ def send_request(directory: Path, request: Request, timeout_seconds: float = TIM
 
     Args:
         directory: run directory.
-        request: to send.
+        request: Request to send.
         timeout_seconds: longest wait until the run takes the request, and again until it has answered.
 
     Raises:
-        UserError: there is no such run, it does not train now, it ended or did not answer, or it rejects the request.
+        UserError: If there is no such run, it does not train now, it ended or did not answer, or it rejects the request.
     """
     if not (directory / LOCK).exists() and not (directory / CONFIG).exists():
         raise UserError(

@@ -92,8 +92,8 @@ def inspect(path: Path) -> Inspection:
     """Inspects a run directory with its newest intact checkpoint, one checkpoint directory, or a model of a run, "RUN@best".
 
     Raises:
-        UserError: the path is none of them, or is a checkpoint of another version.
-        CorruptCheckpointError: the given checkpoint is damaged.
+        UserError: If the path is none of them, or is a checkpoint of another version.
+        CorruptCheckpointError: If the given checkpoint is damaged.
     """
     path = resolve_model(path)
     if (path / MANIFEST).is_file():

@@ -29,7 +29,7 @@ def read_population(directory: Path) -> dict[str, Any]:
     column for the runs in this order, empty for "pbt"; "payoff": their name. "ratings" and "errors": [P], empty if there are none.
 
     Raises:
-        UserError: there is no state file, or it is damaged or of another version.
+        UserError: If there is no state file, or it is damaged or of another version.
     """
     file = next((file for file in FILES if (directory / file).is_file()), "population.json")
     state, kind = read_json(directory / file), FILES[file]

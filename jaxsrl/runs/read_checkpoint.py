@@ -19,7 +19,7 @@ class SavedRun:
         arrays: all arrays by name.
         metadata: description of the agent and the experiment.
         checkpoint: directory of the checkpoint.
-        run_directory: its run directory; None for a checkpoint that was copied elsewhere.
+        run_directory: Run directory of the checkpoint; None for a checkpoint that was copied elsewhere.
         problems: why newer checkpoints of the run were skipped.
     """
 
@@ -36,7 +36,7 @@ def resolve_model(path: Path) -> Path:
     The query is that of `ModelStore.find`, or the update of a checkpoint of the run.
 
     Raises:
-        UserError: the run has no such model.
+        UserError: If the run has no such model.
     """
     run, at, query = path.name.rpartition("@")
     if not at or path.exists():
@@ -53,9 +53,9 @@ def read_saved_run(path: Path) -> SavedRun:
     """Reads the newest intact checkpoint of a run directory, one checkpoint directory, or a model of a run, "RUN@best".
 
     Raises:
-        UserError: the path is none of them.
-        RemovedCheckpointError: the run removed the given checkpoint meanwhile.
-        CorruptCheckpointError: the given checkpoint is damaged.
+        UserError: If the path is none of them.
+        RemovedCheckpointError: If the run removed the given checkpoint meanwhile.
+        CorruptCheckpointError: If the given checkpoint is damaged.
     """
     path = resolve_model(path)
     if (path / MANIFEST).is_file():

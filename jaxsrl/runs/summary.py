@@ -37,7 +37,7 @@ class RunSummary:
         training_return: mean return of the newest record's last 100 episodes; None before the first episode.
         env: environment id.
         agent: name of the algorithm.
-        plan: its name.
+        plan: Name of the plan.
         seed: seed of the run.
         update: updates done, by records and checkpoints.
         num_updates: updates of the whole run; None if the configuration is missing.
@@ -46,7 +46,7 @@ class RunSummary:
         step_unit: "env steps", or "gradient steps" with plan `offline`.
         checkpoint: update of the newest complete checkpoint directory; None without any.
         age_seconds: time since the run last wrote a record or a line of its log.
-        problem: which file is unreadable; "" if none.
+        problem: Name of an unreadable file; "" if none.
         path: directory of the run.
     """
 
@@ -74,7 +74,7 @@ def find_runs(directory: Path) -> list[Path]:
     """Returns the run directories in `directory`, at most four levels down, or itself if it is one; sorted.
 
     Raises:
-        UserError: there is no such directory.
+        UserError: If there is no such directory.
     """
     if not directory.is_dir():
         problem = (
@@ -174,7 +174,7 @@ def summarize_records(
         name: name of the run.
         config: contents of its config.json; {} if there are none.
         records: records of its training.
-        problem: which file is unreadable.
+        problem: Name of an unreadable file.
         now: seconds since 1970; None for the clock's time.
     """
     experiment = as_dict(config.get("experiment"))
@@ -219,7 +219,7 @@ def read_final_evaluation(run: Path, last_update: int) -> dict[str, Any]:
     """Returns the evaluation of a run after its last update, which `eval.json` holds.
 
     Raises:
-        UserError: it cannot be read, or is of another update.
+        UserError: If it cannot be read, or is of another update.
     """
     path = run / "eval.json"
     evaluation = as_dict(read_json(path))

@@ -24,7 +24,7 @@ def lengths(shares: Sequence[float], width: int) -> list[int]:
     They sum to at most `width`. A share above 0 gets at least one character while there is room.
 
     Args:
-        shares: from 0 to 1, with a sum of about 1 at most.
+        shares: Shares from 0 to 1, with a sum of about 1 at most.
         width: characters of the bar.
     """
     sizes: list[int] = []

@@ -37,9 +37,9 @@ class ActiveRun:
 
     Attributes:
         directory: run directory.
-        config: of the run.
-        agent: that is trained.
-        spec: of the environments.
+        config: Configuration of the run.
+        agent: Agent that is trained.
+        spec: Specification of the environments.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class ActiveRun:
             **notes: values by which queries find it.
 
         Raises:
-            UserError: a name is no tag, or the store is frozen.
-            CheckpointSaveError: it could not be written.
+            UserError: If a name is no tag, or the store is frozen.
+            CheckpointSaveError: If it could not be written.
         """
         arrays = state_to_arrays(self.state, with_replay=False)
         metadata = {**self._setup.identity, "env_steps": self.env_steps}
@@ -136,7 +136,7 @@ class ActiveRun:
             reason: a short sentence for the log, the terminal and `TrainReport.stop_reason`.
 
         Raises:
-            UserError: the reason is empty.
+            UserError: If the reason is empty.
         """
         if not reason:
             raise UserError("a run stops for a reason: expected a short sentence, got an empty one")
@@ -157,7 +157,8 @@ class ActiveRun:
             stage: integer; `EnvConfig.stage` is the first one.
 
         Raises:
-            UserError: no integer, `EnvConfig.stage` is not set, or the plan's environments cannot be sent another stage.
+            UserError: If the stage is no integer, `EnvConfig.stage` is not set, or the plan's environments cannot be sent
+                another stage.
         """
         if isinstance(stage, bool) or not isinstance(stage, int):
             raise UserError(f"expected an integer stage, got {stage!r}")
@@ -180,7 +181,7 @@ class ActiveRun:
         """Changes a value of `values` from the next update on. Later checkpoints contain it.
 
         Raises:
-            UserError: the name is unknown, the value is out of range, or several processes learn.
+            UserError: If the name is unknown, the value is out of range, or several processes learn.
         """
         if name not in self.values:
             raise UserError(f"unknown value {name!r}: this run can change {', '.join(self.values) or 'no value'}")
@@ -215,7 +216,7 @@ class ActiveRun:
         """Writes a checkpoint now; returns whether it was written.
 
         Raises:
-            UserError: the run has several learner processes, which only save together at their interval.
+            UserError: If the run has several learner processes, which only save together at their interval.
         """
         return self._loop.save_now()
 

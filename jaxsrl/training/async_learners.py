@@ -34,10 +34,10 @@ class ReplicaSetup:
     Attributes:
         steps: the update, cut at its gradients.
         meshes: one a replica.
-        device: of the server.
+        device: Device of the server.
         max_staleness: gradient steps that a gradient may be behind.
         update_key: the run's key of updates.
-        num_updates: of the whole run; a replica returns after its trajectory of the last one.
+        num_updates: Number of updates of the whole run; a replica returns after its trajectory of the last one.
         timeout_seconds: longest wait of a replica for another one's call of the server.
     """
 

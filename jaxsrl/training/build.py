@@ -40,7 +40,7 @@ def start_compilation(setup: TrainingSetup, first: int) -> MeshUpdate | None:
     """Returns the mesh of a plan and the update on it, whose compilation it starts; None if the plan has another learner.
 
     Args:
-        setup: of the run.
+        setup: Setup of the run.
         first: updates done before; if none are left, nothing is compiled.
     """
     agent, plan, config, keys = setup.agent, setup.plan, setup.config, setup.keys
@@ -71,15 +71,15 @@ def make_learner(
     """Returns the learner of the plan, for one mesh, for a mesh of each policy, for a parameter server, or for host replay.
 
     Args:
-        setup: of the run.
-        source: of trajectories.
-        progress: to continue from.
+        setup: Setup of the run.
+        source: Source of trajectories.
+        progress: Progress to continue from.
         program: mesh and update of `start_compilation`.
-        replay: of a plan with replay on the host.
-        watch: of updates that are skipped because they are not finite.
+        replay: Replay of a plan with replay on the host.
+        watch: Watch of updates that are skipped because they are not finite.
 
     Raises:
-        UserError: the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
+        UserError: If the plan has a parameter server, but the agent's update cannot be cut into gradient steps.
     """
     agent, plan, update_key = setup.agent, setup.plan, setup.keys.update
     server, gradients = plan.parameter_server, plan.channel(Carries.GRADIENTS)

@@ -38,7 +38,7 @@ class Callback:
 
         Args:
             run: the run.
-            update: of the checkpoint.
+            update: Update of the checkpoint.
         """
 
     def on_stop(self, run: ActiveRun, reason: str) -> None:
@@ -53,9 +53,9 @@ class Callback:
         """Returns whether a run whose updates are complete starts again, because an earlier process ended too soon.
 
         Args:
-            config: of the run.
+            config: Configuration of the run.
             directory: run directory.
-            num_updates: of the newest checkpoint; above `config.num_updates` if the budget was lowered since.
+            num_updates: Number of updates of the newest checkpoint; above `config.num_updates` if the budget was lowered since.
         """
         del config, directory, num_updates
         return False

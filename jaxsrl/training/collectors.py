@@ -50,7 +50,7 @@ class CollectorFactory:
             saved: a checkpoint, whose replay data are restored if it has any; None at the start of a run.
 
         Raises:
-            UserError: there is no memory for it, or the checkpoint's replay data are of other sizes.
+            UserError: If there is no memory for it, or the checkpoint's replay data are of other sizes.
         """
         setup = self._setup
         agent, plan = setup.agent, setup.plan

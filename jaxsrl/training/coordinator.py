@@ -26,7 +26,7 @@ class Coordinator:
         """Compares what this process is to run with what process 0 runs.
 
         Raises:
-            UserError: they differ; lists how.
+            UserError: If they differ; lists how.
         """
 
     def request_stop(self, reason: str) -> bool:

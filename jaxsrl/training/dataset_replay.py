@@ -28,7 +28,7 @@ def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec)
 
     Raises:
         UserError: says what was expected.
-        CorruptDatasetError: a file is missing.
+        CorruptDatasetError: If a file is missing.
     """
     if isinstance(agent, ReplayAgent) and agent.data.whole_episodes and not plan.is_offline:
         raise UserError(
@@ -59,13 +59,13 @@ def open_for_agent(path: Path, agent: AnyAgent, spec: EnvSpec) -> Dataset:
 
     Args:
         path: directory.
-        agent: for stacked frames or single ones.
-        spec: of the run's environments.
+        agent: Agent for stacked frames or single ones.
+        spec: Specification of the run's environments.
 
     Raises:
-        UserError: the agent does not learn from replay, has a recurrent state or needs values that are not in the dataset, or the
-            environments differ.
-        CorruptDatasetError: a file is missing.
+        UserError: If the agent does not learn from replay, has a recurrent state or needs values that are not in the dataset, or
+            the environments differ.
+        CorruptDatasetError: If a file is missing.
     """
     if not isinstance(agent, ReplayAgent):
         raise UserError(f"a dataset is for agents that learn from replay: {agent.name} does not; use another algorithm")
@@ -136,14 +136,14 @@ def make_fixed_client(
 
     Args:
         config: names a dataset that `open_for_agent` accepted.
-        replay: of the agent, or `fixed_replay` for a share of its samples.
-        agent: for single frames.
-        spec: of the run's environments.
-        timeout_seconds: of waits for a sample.
+        replay: Replay of the agent, or `fixed_replay` for a share of its samples.
+        agent: Agent for single frames.
+        spec: Specification of the run's environments.
+        timeout_seconds: Limit of waits for a sample.
         joins: whether the client joins samples, as many as `fixed.choose_num_joined` returns.
 
     Raises:
-        UserError: the dataset has no window for this agent.
+        UserError: If the dataset has no window for this agent.
     """
     dataset = with_last_step(open_dataset(Path(config.path)), spec)
     rows, steps = dataset.manifest.num_rows, _num_usable_steps(dataset, replay, spec)
@@ -181,7 +181,7 @@ def num_fixed_windows(replay: Replay, config: DatasetConfig) -> int:
     """Returns the number of windows of a sample that are from the dataset.
 
     Raises:
-        UserError: a sample has one window, which cannot be shared.
+        UserError: If a sample has one window, which cannot be shared.
     """
     size = replay.config.batch_size
     if size < 2:

@@ -21,12 +21,12 @@ class DeviceTrainable(Trainable):
     """The plan `device_only`, whose environments are restored bit for bit and hold nothing that must be freed.
 
     Args:
-        setup: of the run.
-        agent: that of the setup.
+        setup: Setup of the run.
+        agent: Agent of the setup.
         env: the source's environment.
 
     Raises:
-        BadEnvOutputError: the environment does not return what its spec says.
+        BadEnvOutputError: If the environment does not return what its spec says.
     """
 
     def __init__(self, setup: TrainingSetup, agent: Agent, env: JaxEnv) -> None:

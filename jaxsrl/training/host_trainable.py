@@ -137,7 +137,7 @@ class HostTrainable(Trainable):
         """Returns the collector, whose stage may change.
 
         Raises:
-            UserError: its environments are on other machines, or its trajectories are consumed by several threads.
+            UserError: If its environments are on other machines, or its trajectories are consumed by several threads.
         """
         collector: Any = self._collector
         if isinstance(self._learner, AsynchronousLearners) or not hasattr(collector, "set_stage"):

@@ -17,7 +17,7 @@ class OfflineTrainable(Trainable):
     """The plan `offline`. Draws depend on the run's seed and the update, so that a checkpoint holds the learner state alone.
 
     Args:
-        setup: of the run.
+        setup: Setup of the run.
     """
 
     def __init__(self, setup: TrainingSetup) -> None:

@@ -164,7 +164,7 @@ def _check_update(agent: Agent, spec: EnvSpec, plan: Plan) -> None:
     """Traces the agent's update on trajectories of the plan's sizes, so that sizes that do not fit raise now.
 
     Raises:
-        UserError: from the agent: minibatches that do not divide, say.
+        UserError: If the agent rejects its settings: minibatches that do not divide, say.
     """
     gradients = plan.channel(Carries.GRADIENTS)
     learns_alone = gradients is not None and not gradients.synchronous  # each replica, from its own rows
@@ -178,7 +178,7 @@ def jax_env_of_source(source: EnvSource) -> JaxEnv:
     """Returns the environment as pure functions.
 
     Raises:
-        UserError: the source's environments are not written in JAX.
+        UserError: If the source's environments are not written in JAX.
     """
     if not isinstance(source, JaxSource):
         raise UserError(
@@ -192,7 +192,7 @@ def gradient_steps_of(agent: AnyAgent, plan: Plan) -> GradientSteps:
     """Returns the gradient steps of the agent's update.
 
     Raises:
-        UserError: it is not.
+        UserError: If it is not.
     """
     if not isinstance(agent, Agent) or agent.gradient_steps is None:
         raise UserError(

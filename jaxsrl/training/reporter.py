@@ -25,11 +25,11 @@ class Reporter:
 
     Args:
         sink: takes the records.
-        learner: whose state and totals to read.
-        source_totals: of everything else: seconds and counts since the start, by name, as Collector gives them.
+        learner: Learner whose state and totals to read.
+        source_totals: Totals of everything else: seconds and counts since the start, by name, as Collector gives them.
         steps_per_update: env steps that an update learns from.
         action_repeat: frames an env step.
-        plan: whose fragments the shares are of.
+        plan: Plan whose fragments the shares are of.
         machine: returns what the machine does, by metric name (`MachineUsage.values`).
         started: `time.perf_counter()` when training started, before programs were compiled; None for now.
     """

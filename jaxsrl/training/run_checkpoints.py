@@ -59,7 +59,7 @@ class RunCheckpoints:
         """Returns the arrays of the newest checkpoint that this run can use; None where the run starts from scratch.
 
         Raises:
-            UserError: no checkpoint is intact, the newest is of another network or algorithm, or a new run would replace the
+            UserError: If no checkpoint is intact, the newest is of another network or algorithm, or a new run would replace the
                 recorded steps of an earlier one.
         """
         setup, config = self._setup, self._setup.config
@@ -110,15 +110,15 @@ class RunCheckpoints:
         A checkpoint that cannot be written is logged and counted, and training continues with the older ones.
 
         Args:
-            learner: of the run.
+            learner: Learner of the run.
             must: raise instead.
 
         Returns:
             Whether the checkpoint was written.
 
         Raises:
-            CheckpointSaveError: it could not be written, and it must.
-            UserError: the run directory was removed or renamed.
+            CheckpointSaveError: If it could not be written, and it must.
+            UserError: If the run directory was removed or renamed.
         """
         setup, update = self._setup, learner.num_updates
         # Also where the main process then fails to write: all processes decide alike on the next save.
@@ -145,7 +145,7 @@ class RunCheckpoints:
         All learner processes call it together. If no update was finite since the last call, it goes further back.
 
         Raises:
-            NotFiniteError: the run does not roll back, or there is no such checkpoint.
+            NotFiniteError: If the run does not roll back, or there is no such checkpoint.
         """
         setup, config = self._setup, self._setup.config.learner
         problem = (

@@ -80,7 +80,7 @@ def to_arrays(
     """Returns all arrays of a checkpoint by name; fetches from the device.
 
     Args:
-        state: of the learner.
+        state: State of the learner.
         previous_params: parameters one version older; None if not kept.
         episodes: running returns.
         log: episodes in progress.
@@ -110,7 +110,7 @@ def from_arrays(
     Environments restart where `arrays` holds none (`without_rows`).
 
     Raises:
-        UserError: the arrays are of another network or algorithm.
+        UserError: If the arrays are of another network or algorithm.
     """
     state = restore_state(agent, key, arrays)
     has_previous = any(name.startswith(BEHIND) for name in arrays)
@@ -175,7 +175,7 @@ def validate_learner(agent: AnyAgent, key: jax.Array, checkpoint: Mapping[str, F
     """Compares shapes and dtypes with those that `restore_state` needs, before the arrays of a checkpoint are read.
 
     Raises:
-        UserError: the arrays are of another network or algorithm.
+        UserError: If the arrays are of another network or algorithm.
     """
     expected = leaf_forms(inner_state(jax.eval_shape(agent.init, key)), LEARNER)
     missing = _missing_factors(expected, checkpoint)
@@ -186,9 +186,9 @@ def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[st
     """Returns shape and dtype of all arrays of experience by name; empty for an agent without replay.
 
     Args:
-        agent: whose experience is on the host, or in its state.
+        agent: Agent whose experience is on the host, or in its state.
         key: any.
-        shapes: of a slot.
+        shapes: Shapes of a slot.
     """
     if isinstance(agent, ReplayAgent):
         return leaf_forms(buffer_shapes(agent.data, shapes), REPLAY)
@@ -203,7 +203,7 @@ def restore_state(agent: AnyAgent, key: jax.Array, arrays: Arrays, with_replay: 
     `with_replay` the state has no experience.
 
     Raises:
-        UserError: the arrays are of another network or algorithm.
+        UserError: If the arrays are of another network or algorithm.
     """
     template = jax.eval_shape(agent.init, key)
     learned = _zeros(inner_state(template))
@@ -225,8 +225,8 @@ def cut_experience(agent: AnyAgent, state: LearnerState, rows: np.ndarray) -> Le
     An insertion does it for rows that start an episode. This is for rows that continue elsewhere than they were.
 
     Args:
-        agent: of the run.
-        state: of the learner, with experience or without.
+        agent: Agent of the run.
+        state: State of the learner, with experience or without.
         rows: [B] bool, of the run.
     """
 
@@ -261,7 +261,7 @@ def restore_buffer(template: Any, arrays: Arrays) -> Any:
         arrays: the checkpoint.
 
     Raises:
-        UserError: it is of other sizes.
+        UserError: If it is of other sizes.
     """
     return unflatten(template, arrays, REPLAY)
 

@@ -61,16 +61,16 @@ class TrainingSetup:
     """One call of `run`, validated, with the run directory locked.
 
     Attributes:
-        plan: to execute.
-        agent: to train, for single frames. An agent with replay on a device or without replay is an `Agent`
+        plan: Plan to execute.
+        agent: Agent to train, for single frames. An agent with replay on a device or without replay is an `Agent`
             (`jaxsrl.learner.learning_agent`); one with replay on the host is a `ReplayAgent`.
-        source: of environments.
-        spec: of the source.
-        config: of the run.
-        directory: of the run.
+        source: Source of environments.
+        spec: Specification of the source.
+        config: Configuration of the run.
+        directory: Directory of the run.
         identity: metadata of checkpoints: agent, experiment and spec.
         quiet: no output on the terminal.
-        lifecycle: of the run's threads.
+        lifecycle: Lifecycle of the run's threads.
     """
 
     plan: Plan

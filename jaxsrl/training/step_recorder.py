@@ -36,12 +36,12 @@ class StepRecorder:
 
     Args:
         path: directory of the dataset. A resumed run continues it from the step of its checkpoint, with the first slot.
-        manifest: of the dataset without steps; its origin says which run it is of.
+        manifest: Manifest of the dataset without steps; its origin says which run it is of.
         step: step of the run at which the next slot starts.
         timeout_seconds: longest wait for the disk.
 
     Raises:
-        UserError: the directory has files of something else, or the dataset does not end at this step.
+        UserError: If the directory has files of something else, or the dataset does not end at this step.
     """
 
     def __init__(self, path: Path, manifest: Manifest, step: int, timeout_seconds: float) -> None:
@@ -58,8 +58,8 @@ class StepRecorder:
 
         Raises:
             UserError: these are the first since a resume, and environments are not where they were.
-            OSError: an earlier slot could not be written.
-            TimeoutError: the disk did not answer.
+            OSError: If an earlier slot could not be written.
+            TimeoutError: If the disk did not answer.
         """
         self._wait(_MAX_PENDING - 1)
         steps = copy_steps(slots)
@@ -111,7 +111,7 @@ def num_kept_steps(path: Path, manifest: Manifest, step: int) -> int | None:
     """Returns the steps of each row of a dataset after which the run continues; None where there is no dataset.
 
     Raises:
-        UserError: the dataset is of another run, or does not end at this step.
+        UserError: If the dataset is of another run, or does not end at this step.
     """
     if not is_dataset(path):
         return None
@@ -163,7 +163,7 @@ def make_recorder(setup: TrainingSetup, log: EpisodeLog) -> StepRecorder | None:
     """Returns the recorder of a run that continues where the log ends, or None if it records nothing.
 
     Raises:
-        UserError: as `StepRecorder` does.
+        UserError: If `StepRecorder` raises it.
     """
     config = setup.config
     if not config.record:

@@ -18,7 +18,7 @@ def with_gradient_budget(config: RunConfig, agent: AnyAgent) -> RunConfig:
     """Returns the configuration with no more env steps than its budget of gradient steps takes.
 
     Raises:
-        UserError: there is such a budget, but the agent does not learn from replay, or a resumed run would take fewer steps.
+        UserError: If there is such a budget, but the agent does not learn from replay, or a resumed run would take fewer steps.
     """
     if config.gradient_steps is None or config.is_offline:
         return config

@@ -39,9 +39,9 @@ class TrainingLoop:
     """One run; `run` is called once. Thread-safety: one thread, except `counts` and `waits`.
 
     Args:
-        setup: of the run.
+        setup: Setup of the run.
         trainable: the learner with its environments.
-        coordinator: of the learner processes.
+        coordinator: Coordinator of the learner processes.
         callbacks: called while it trains, in this order.
 
     Attributes:
@@ -164,7 +164,7 @@ class TrainingLoop:
         """Writes a checkpoint; returns whether it was written.
 
         Raises:
-            UserError: the run has several learner processes, which save together.
+            UserError: If the run has several learner processes, which save together.
         """
         if not self._coordinator.is_alone:
             raise UserError(

@@ -45,7 +45,7 @@ class Trainable(Protocol):
         """Sets the stage that environments receive with later resets; call it between updates.
 
         Raises:
-            UserError: the environments of this plan have no stage that may change.
+            UserError: If the environments of this plan have no stage that may change.
         """
         raise UserError(f"environments on devices receive no stage: use another --plan, got stage {stage}")
 

@@ -46,7 +46,7 @@ def warm_start(
         frozen: policies whose parameters are of runs that the new run names, which it keeps.
 
     Raises:
-        UserError: there is no such run, nothing of it fits, or only the optimizer's state of a policy.
+        UserError: If there is no such run, nothing of it fits, or only the optimizer's state of a policy.
     """
     try:
         saved = read_saved_run(Path(config.init_from))

@@ -26,7 +26,7 @@ def draw_sweep(directory: Path, out: Path) -> dict[str, float]:
     """Draws a sweep into a file, and returns the importance of its options.
 
     Raises:
-        UserError: there is no sweep, fewer than two of its trials have a return, or the file cannot be written.
+        UserError: If there is no sweep, fewer than two of its trials have a return, or the file cannot be written.
     """
     validate_out(out)
     sweep = read_sweep(directory)

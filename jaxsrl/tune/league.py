@@ -33,14 +33,14 @@ class LeagueConfig:
         rule: "league"; or "fcp", fictitious co-play: the main agents play only themselves, and in the last round one best response
             is trained from nothing against all their policies.
         rounds: number of rounds.
-        env_steps: of each run; a best response gets those of all rounds before it.
-        games: of each pair of policies, half from each side.
+        env_steps: Env steps of each run; a best response gets those of all rounds before it.
+        games: Games of each pair of policies, half from each side.
         main_agents: players that train against themselves, all others, and policies that beat them.
         main_exploiters: players that train against the newest main agents, from the second round.
         league_exploiters: players that train against all policies, from the second round.
         slots: opponents that act at the same time in a run.
-        seed: of games and choices; run n has seed + n.
-        flags: of the experiment.
+        seed: Seed of games and choices; run n has seed + n.
+        flags: Flags of the experiment.
     """
 
     experiment: str
@@ -86,14 +86,14 @@ class League:
     """Rounds of a league. One process at a time.
 
     Args:
-        directory: of the runs; made if need be.
+        directory: Directory of the runs; made if need be.
         config: settings.
         play: plays the games.
         show: receives lines.
         train: runs the commands of a round.
 
     Raises:
-        UserError: the directory is of other settings.
+        UserError: If the directory is of other settings.
     """
 
     def __init__(

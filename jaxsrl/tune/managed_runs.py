@@ -43,13 +43,13 @@ def open_state(path: Path, settings: Mapping[str, Any], initial: Mapping[str, An
     """Returns the state in a file, or the initial one where there is none, with the settings.
 
     Args:
-        path: of the file; its directory is made if need be.
-        settings: of this call, as JSON data.
+        path: Path of the file; its directory is made if need be.
+        settings: Settings of this call, as JSON data.
         initial: state without any run.
         may_grow: name of the setting that may change; "" for none.
 
     Raises:
-        UserError: the file has other settings.
+        UserError: If the file has other settings.
     """
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,11 +73,11 @@ def validate_flags(owned: Mapping[str, str], flags: Sequence[str], space: Iterab
 
     Args:
         owned: these options, and what to do in place of giving them.
-        flags: of the experiment.
+        flags: Flags of the experiment.
         space: names of options that differ between runs.
 
     Raises:
-        UserError: a flag or the space names one of them.
+        UserError: If a flag or the space names one of them.
     """
     given = {option_name(flag.partition("=")[0]) for flag in flags if flag.startswith("--")} | {*space}
     for name in owned:
@@ -95,7 +95,7 @@ def validate_single(run: RunConfig, kind: str, space: Iterable[str] = ()) -> Non
         space: names of options that differ between runs.
 
     Raises:
-        UserError: it has several seeds or a dataset to record, or these differ between runs.
+        UserError: If it has several seeds or a dataset to record, or these differ between runs.
     """
     if run.seeds > 1:
         raise UserError(f"a {kind} is one run: expected --run.seeds 1, got {run.seeds}")
@@ -123,7 +123,7 @@ def validate_start(made: Experiment) -> None:
 
     Raises:
         UserError: training would raise one too.
-        CorruptDatasetError: a file of the dataset is missing.
+        CorruptDatasetError: If a file of the dataset is missing.
     """
     agent, source, spec = made.build()
     config = with_gradient_budget(made.run, agent)
@@ -163,14 +163,14 @@ def validate_opponents(experiment: Path, flags: Sequence[str], slots: int, self_
 
     Args:
         experiment: path of its file.
-        flags: of the experiment.
+        flags: Flags of the experiment.
         slots: opponents that act at the same time.
         self_share: largest share of the environments in which the learner plays itself.
 
     Raises:
-        UserError: there are too few environments, the game has no two teams, or the algorithm cannot play opponents.
-        UserError: the agent is made in code, so that none of a run can be loaded for games, or that is not one run.
-        UserError: a flag is one of those of `opponent_flags`.
+        UserError: If there are too few environments, the game has no two teams, or the algorithm cannot play opponents.
+        UserError: If the agent is made in code, so that none of a run can be loaded for games, or that is not one run.
+        UserError: If a flag is one of those of `opponent_flags`.
     """
     pool_flags = [word for word in opponent_flags((), (), slots) if word.startswith("--")]
     validate_flags(dict.fromkeys(map(option_name, pool_flags), "use --slots"), flags)

@@ -28,7 +28,7 @@ class Entry:
 
     Attributes:
         player: name of the player, such as "main_agent0".
-        role: of the player.
+        role: Role of the player.
         age: rounds that it has trained since it started from nothing.
     """
 
@@ -57,7 +57,7 @@ def choose_opponents(role: Role, own: int | None, entries: Sequence[Entry], win_
     """Returns the opponents of a player in the next round.
 
     Args:
-        role: of the player.
+        role: Role of the player.
         own: number of its newest policy; None for one that starts from nothing, whose win rates count as one half.
         entries: all P policies, oldest first.
         win_rate: [P, P] probability that policy i beats j, draws half.

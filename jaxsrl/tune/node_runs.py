@@ -25,10 +25,10 @@ def connected_nodes(
 
     Args:
         runs_on: where the runs are.
-        directory: of the manager, which exists; all nodes must see it.
+        directory: Directory of the manager, which exists; all nodes must see it.
         at_once: runs at the same time. Each reserves an equal share of the nodes' cores, but may use all of its node.
         show: receives lines.
-        limits: of restarts and waits.
+        limits: Limits of restarts and waits.
 
     Raises:
         UserError: Ray is not installed, there is no cluster, or the nodes have fewer cores.

@@ -24,7 +24,7 @@ class PBTConfig:
     Attributes:
         rule: "truncation": the worst members copy one of the best, and only copied values change. "sample_factory": as well, values
             of all but the best change, and a copy needs a gap between scores. "none": nothing changes.
-        share: of the members that are the worst, and that are the best.
+        share: Share of the members that are the worst, and that are the best.
         factors: truncation: a value is multiplied by one of them.
         resample: truncation: probability that a value is drawn again instead.
         mutation_rate: sample_factory: probability that a value changes.
@@ -60,7 +60,7 @@ class Choice:
 
     Attributes:
         source: number of the member whose parameters it continues; its own number for its own.
-        values: of its options.
+        values: Values of its options.
     """
 
     source: int
@@ -84,8 +84,8 @@ def choose(
     Args:
         config: the rule.
         space: ranges and choices, which changed values stay in.
-        scores: of the members; NaN counts as the worst.
-        values: of the members in this round.
+        scores: Scores of the members; NaN counts as the worst.
+        values: Values of the members in this round.
         random: consumed.
     """
     stay = [Choice(number, dict(own)) for number, own in enumerate(values)]

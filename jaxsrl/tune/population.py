@@ -39,10 +39,10 @@ class PopulationConfig:
         space: options that differ between members, as in a file of ranges.
         members: number of members.
         rounds: number of rounds.
-        env_steps: of each round.
-        rule: who copies whom.
-        seed: of initial values, copies and changes; run n, counted over all rounds, has seed + n.
-        flags: of the experiment, for all members.
+        env_steps: Env steps of each round.
+        rule: Choice of who copies whom.
+        seed: Seed of initial values, copies and changes; run n, counted over all rounds, has seed + n.
+        flags: Flags of the experiment, for all members.
     """
 
     experiment: str
@@ -66,13 +66,13 @@ class Population:
     """Rounds of a population. One process at a time.
 
     Args:
-        directory: of the population; made if need be.
+        directory: Directory of the population; made if need be.
         config: settings.
         show: receives lines.
         train: runs a round.
 
     Raises:
-        UserError: the directory holds a population with other settings.
+        UserError: If the directory holds a population with other settings.
     """
 
     def __init__(self, directory: Path, config: PopulationConfig, show: Callable[[str], None], train: Train) -> None:
@@ -164,10 +164,10 @@ def validate_members(made: Experiment, space: Space, flags: Sequence[str]) -> No
     Args:
         made: experiment with the flags.
         space: options that differ between members.
-        flags: of the experiment.
+        flags: Flags of the experiment.
 
     Raises:
-        UserError: a flag would replace the values of all members, or be replaced, or runs would have no score.
+        UserError: If a flag would replace the values of all members, or be replaced, or runs would have no score.
     """
     validate_flags(OWNED_IN_ROUNDS, flags, space)
     validate_single(made.run, "member", space)

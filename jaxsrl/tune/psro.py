@@ -32,12 +32,12 @@ class PSROConfig:
     Attributes:
         experiment: path of its file.
         iterations: number of policies.
-        env_steps: of each run.
-        games: of each pair of policies, half from each side.
-        solver: of the game between policies: "nash", "uniform", "replicator_dynamics" or "regret_matching".
+        env_steps: Env steps of each run.
+        games: Games of each pair of policies, half from each side.
+        solver: Solver of the game between policies: "nash", "uniform", "replicator_dynamics" or "regret_matching".
         slots: opponents that act at the same time in a run.
-        seed: of the first run; each further run has the next one.
-        flags: of the experiment.
+        seed: Seed of the first run; each further run has the next one.
+        flags: Flags of the experiment.
     """
 
     experiment: str
@@ -68,14 +68,14 @@ class PSRO:
     """Policies that are trained one after another. One process at a time.
 
     Args:
-        directory: of the runs; made if need be.
+        directory: Directory of the runs; made if need be.
         config: settings.
         play: plays the games.
         show: receives lines.
         train: runs a command.
 
     Raises:
-        UserError: the directory is of other settings.
+        UserError: If the directory is of other settings.
     """
 
     def __init__(

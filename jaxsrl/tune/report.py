@@ -19,7 +19,7 @@ class TrialResult:
     """A trial of a sweep.
 
     Attributes:
-        number: from 0.
+        number: Number from 0.
         state: "complete", "pruned", "fail" or "running".
         value: return of the final evaluation; of a pruned trial, the newest return that it reported. None if there is none.
         env_steps: trained so far; 0 for a trial that did not finish.
@@ -90,9 +90,9 @@ def measure_importance(directory: Path, sweep: Sweep, results: list[TrialResult]
     A pruned trial counts with the newest return that it reported.
 
     Args:
-        directory: of the sweep.
-        sweep: its settings.
-        results: its trials.
+        directory: Directory of the sweep.
+        sweep: Settings of the sweep.
+        results: Trials of the sweep.
 
     Raises:
         UserError: fewer than two trials have a return.

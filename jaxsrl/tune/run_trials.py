@@ -32,9 +32,9 @@ def run_trials(
     A stop signal stops the trials, which save first. The same call resumes them.
 
     Args:
-        directory: of the sweep, which `save_sweep` made.
-        sweep: its settings.
-        trials: of the whole sweep, also those of earlier calls.
+        directory: Directory of the sweep, which `save_sweep` made.
+        sweep: Settings of the sweep.
+        trials: Trials of the whole sweep, also those of earlier calls.
         jobs: trials at the same time.
         show: called with each line of progress.
         start: starts the process of a trial; None for processes of this machine.

@@ -20,7 +20,7 @@ class Range:
         low: smallest.
         high: largest.
         log: sampled uniformly on a logarithmic scale.
-        step: between values; None for 1 of integers, and for all numbers otherwise.
+        step: Step between values; None for 1 of integers, and for all numbers otherwise.
     """
 
     low: float
@@ -55,7 +55,7 @@ class Choices:
     """One of several values. A list or a mapping is a value too.
 
     Attributes:
-        values: to choose from.
+        values: Values to choose from.
     """
 
     values: tuple[Any, ...]
@@ -77,7 +77,7 @@ def read_space(path: Path) -> dict[str, Range | Choices]:
     """Returns the space in a .toml, .yaml or .json file, by dotted option names such as "agent.learning_rate".
 
     Raises:
-        UserError: the file is missing or not valid.
+        UserError: If the file is missing or not valid.
     """
     return parse_space(read_mapping(path), str(path))
 
@@ -86,7 +86,7 @@ def parse_space(data: Mapping[str, Any], source: str) -> dict[str, Range | Choic
     """Returns the space in nested or dotted options, whose innermost mappings are ranges and choices.
 
     Raises:
-        UserError: an entry is neither; `source` names the file.
+        UserError: If an entry is neither; `source` names the file.
     """
     entries: dict[str, dict[str, Any]] = {}
     for name, value in flatten_options(data).items():

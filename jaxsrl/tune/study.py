@@ -30,12 +30,12 @@ class Sweep:
 
     Attributes:
         experiment: path of its file.
-        space: as its file holds it.
-        flags: of the experiment, for all trials.
-        pruner: which trials stop early.
+        space: Space, as its file holds it.
+        flags: Flags of the experiment, for all trials.
+        pruner: Rule by which trials stop early.
         sampler: how values are chosen.
         reports: number of values that each trial reports to the pruner.
-        seed: of the sampler.
+        seed: Seed of the sampler.
     """
 
     experiment: str
@@ -60,7 +60,7 @@ class Sweep:
         """Returns the experiment with the flags of the sweep and options by dotted names.
 
         Raises:
-            UserError: an option is unknown or not valid.
+            UserError: If an option is unknown or not valid.
         """
         experiment = load_experiment(Path(self.experiment), self.flags)
         return with_file_options(experiment, nest_options(options), "the space")
@@ -70,7 +70,7 @@ def save_sweep(directory: Path, sweep: Sweep) -> None:
     """Writes the settings into the sweep's directory, or compares them with those that are there.
 
     Raises:
-        UserError: the directory holds another sweep.
+        UserError: If the directory holds another sweep.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / SWEEP
@@ -84,7 +84,7 @@ def read_sweep(directory: Path) -> Sweep:
     """Returns the settings of the sweep in a directory.
 
     Raises:
-        UserError: there is none.
+        UserError: If there is none.
     """
     if not (directory / SWEEP).is_file():
         raise UserError(f"{directory} holds no sweep: expected the directory of a `jaxsrl tune`, with {SWEEP} in it")
@@ -131,7 +131,7 @@ def make_sampler(sweep: Sweep, number: int, parallel: bool) -> Any:
 
     Args:
         sweep: settings.
-        number: of the trial.
+        number: Number of the trial.
         parallel: trials run at the same time; then the sampler avoids the neighborhood of those that run.
     """
     optuna = import_optuna()
@@ -147,7 +147,7 @@ def import_optuna() -> Any:
     """Returns the module optuna, which logs warnings only.
 
     Raises:
-        UserError: it is not installed.
+        UserError: If it is not installed.
     """
     try:
         import optuna

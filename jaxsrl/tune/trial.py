@@ -82,8 +82,8 @@ def train_trial(directory: Path, number: int) -> str:
     A trial that has a result is complete: it starts again where its node was lost before the manager read the exit status.
 
     Args:
-        directory: of the sweep.
-        number: of the trial, which the study holds with its parameters.
+        directory: Directory of the sweep.
+        number: Number of the trial, which the study holds with its parameters.
     """
     if (directory / trial_name(number) / RESULT).exists():
         return ""
@@ -118,7 +118,7 @@ def main() -> None:
     """Trains the trial that the command line names by the sweep's directory and its number.
 
     Raises:
-        SystemExit: a signal stopped the run.
+        SystemExit: If a signal stopped the run.
     """
     directory, number = Path(sys.argv[1]), int(sys.argv[2])
     # The command that trains the trial again without its sweep, for provenance.json.

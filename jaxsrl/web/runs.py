@@ -19,7 +19,7 @@ class Runs:
         num_found: number of runs that the last search found, which may be more than it returned.
 
     Raises:
-        UserError: the path is no directory, or contains no run.
+        UserError: If the path is no directory, or contains no run.
     """
 
     def __init__(self, root: Path) -> None:

@@ -28,7 +28,7 @@ class ViewServer:
         url: address of the page, with its secret token.
 
     Raises:
-        UserError: there is no run, or the port cannot be bound.
+        UserError: If there is no run, or the port cannot be bound.
     """
 
     def __init__(self, path: Path, port: int = 0) -> None:

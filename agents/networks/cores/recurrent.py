@@ -34,7 +34,7 @@ def make_core(config: NetworkConfig) -> Core:
     """Returns the core that the configuration names.
 
     Raises:
-        UserError: It names none.
+        UserError: If it names none.
     """
     if config.core not in _CORES:
         raise UserError(f"a recurrent network needs a core: expected one of {', '.join(_CORES)}, got {config.core!r}")

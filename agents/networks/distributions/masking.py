@@ -48,7 +48,7 @@ def find_mask(spec: EnvSpec) -> MaskedLeaf | None:
     order. It masks the only discrete leaf of the action.
 
     Raises:
-        UserError: The observation has no such leaf, the action does not have exactly one discrete leaf, or their sizes differ.
+        UserError: If the observation has no such leaf, the action does not have exactly one discrete leaf, or their sizes differ.
     """
     if not spec.action_mask:
         return None

@@ -50,7 +50,7 @@ def with_circles(names: Sequence[str], inputs: dict[str, Any], dtype: DTypeName 
         dtype: Type of the computation.
 
     Raises:
-        UserError: There is no such leaf, or it is a set of entities.
+        UserError: If there is no such leaf, or it is a set of entities.
     """
     vectors = {key: x for key, x in inputs.items() if isinstance(x, Array) and not isinstance(x, EntitySet)}
     chosen: list[str] = []

@@ -51,7 +51,7 @@ def validate_entity_sets(env_id: str, leaves: Sequence[tuple[Path, LeafSpec]]) -
     """Validates that the leaves contain a set of entities, and that masks fit their sets.
 
     Raises:
-        UserError: They do not; the message names the leaf.
+        UserError: If they do not; the message names the leaf.
     """
     specs, masks = dict(leaves), masks_of(leaves)
     if not masks:

@@ -15,7 +15,7 @@ def load_own_torso(name: str) -> Callable[[NetworkConfig], Any]:
     """Returns the function or class at "module:name".
 
     Raises:
-        UserError: There is none.
+        UserError: If there is none.
     """
     module, _, path = name.partition(":")
     try:
@@ -34,7 +34,7 @@ def make_own_torso(config: NetworkConfig) -> nn.Module:
     """Returns a new module of the torso that the configuration names.
 
     Raises:
-        UserError: It is no flax module.
+        UserError: If it is no flax module.
     """
     torso = load_own_torso(config.torso)(config)
     if isinstance(torso, nn.Module):

@@ -44,11 +44,11 @@ class HomogeneousAgents:
         Args:
             shown: [E]; without absent agents.
             out: [R, *stored_shape] a leaf.
-            step: for messages.
+            step: Step for messages.
             thorough: see `ObservationWriter.write`.
 
         Raises:
-            BadEnvOutputError: the form of an observation differs from the spec.
+            BadEnvOutputError: If the form of an observation differs from the spec.
         """
         blank, names = self._blank, self._names
         self._writer.write([one.get(name, blank) for one in shown for name in names], out, step, thorough)

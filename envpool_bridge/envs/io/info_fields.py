@@ -17,14 +17,14 @@ def write_infos(
     """Writes the fields that `out` has; values that an environment does not report stay NaN.
 
     Args:
-        env_id: for the message.
+        env_id: Environment id for the message.
         row_ids: ids of the R rows.
-        step: for the message.
+        step: Step for the message.
         infos: one for each row.
         out: target with prepared `infos`, [R] each.
 
     Raises:
-        BadEnvOutputError: a field is not a number.
+        BadEnvOutputError: If a field is not a number.
     """
     for name, target in out.infos.items():
         for row, info in enumerate(infos):

@@ -40,12 +40,12 @@ class ObservationWriter:
         Args:
             observations: one for each row.
             out: [R, *stored_shape] a leaf, contiguous.
-            step: for the message.
+            step: Step for the message.
             thorough: whether to validate every type and shape. Otherwise an array of another shape passes if it has the
                 same number of elements of the right dtype, in the same order.
 
         Raises:
-            BadEnvOutputError: an observation has the wrong structure, type, shape or dtype, or does not fit the stored
+            BadEnvOutputError: If an observation has the wrong structure, type, shape or dtype, or does not fit the stored
                 dtype.
         """
         if self._only is not None:
@@ -72,7 +72,7 @@ class ObservationWriter:
         """Writes the observations of some rows `age` steps before their newest one into their history.
 
         Args:
-            age: from 1.
+            age: Age, from 1.
             observations: one for each of `rows`.
             rows: indices in [0, R).
             history: [F-1, R, *stored_shape] for a leaf of F frames.
@@ -107,7 +107,7 @@ def structure_problem(spec: SpecTree, value: Any, path: Path, exact: bool = True
     Args:
         spec: spec of the value.
         value: observation.
-        path: of the value.
+        path: Path of the value.
         exact: False accepts further items of a dict, and lists for tuples.
     """
     if is_dict(spec):

@@ -43,7 +43,7 @@ class OutputRules:
     """Treatment of the bad output of some rows.
 
     Args:
-        env_id: for messages.
+        env_id: Environment id for messages.
         row_ids: ids of the rows.
         strict: whether output that could be repaired is an error too.
         allows_nan: whether values that are not finite are accepted where `strict` is false.

@@ -51,11 +51,11 @@ class PerAgentRows:
         Args:
             observations: [E].
             out: [R, ...] a leaf, of the padded spec.
-            step: for the message.
+            step: Step for the message.
             thorough: see `ObservationWriter.write`.
 
         Raises:
-            BadEnvOutputError: the form of an observation differs from the agent's space.
+            BadEnvOutputError: If the form of an observation differs from the agent's space.
         """
         shown = [self._blank if observation is None else observation for observation in observations]
         self._writer.write(shown, self._buffer, step, thorough)

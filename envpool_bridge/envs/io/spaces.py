@@ -43,12 +43,12 @@ def spec_of_spaces(
         observation: space of one environment: Box, Discrete, MultiDiscrete, MultiBinary, or Dicts and Tuples of them.
             An item "action_mask" of a Dict marks the legal values of a discrete action.
         action: space of one environment, likewise; its Boxes hold floats.
-        env_id: for messages.
+        env_id: Environment id for messages.
         action_repeat: emulator frames per env step.
         keep_64_bits: store 64-bit arrays and rewards unchanged, for readers other than jax.
 
     Raises:
-        UnsupportedSpaceError: a space is of an unsupported kind, or has unsupported values.
+        UnsupportedSpaceError: If a space is of an unsupported kind, or has unsupported values.
     """
     observed = _tree(observation, (), _Side("observation", env_id, keep_64_bits, _OBSERVED))
     acted = _tree(action, (), _Side("action", env_id, keep_64_bits, "f"))
@@ -60,7 +60,7 @@ def spec_without_conversion(side: Literal["observation", "action"], space: gymna
     """Returns the spec of values that keep all their bits, for readers other than jax. Actions may be any Box too.
 
     Raises:
-        UnsupportedSpaceError: an array cannot hold the values of a leaf.
+        UnsupportedSpaceError: If an array cannot hold the values of a leaf.
     """
     return _tree(space, (), _Side(side, env_id, True, _OBSERVED))
 
@@ -71,8 +71,8 @@ class _Side:
 
     Attributes:
         name: the kind.
-        env_id: for messages.
-        keep_64_bits: as in `spec_of_spaces`.
+        env_id: Environment id for messages.
+        keep_64_bits: Keep 64 bits, as in `spec_of_spaces`.
         box_kinds: numpy's kinds of dtypes that a Box may have.
     """
 

@@ -108,7 +108,7 @@ class ValueCheck:
         Args:
             observation: [N, R, *stored_shape] a leaf, of the steps `newest_step - N + 1` to `newest_step`.
             reward: [N, R], or None.
-            newest_step: for the message.
+            newest_step: Newest step for the message.
 
         Raises:
             BadEnvOutputError: names the row, the step and the field.
@@ -125,7 +125,7 @@ class ValueCheck:
         Args:
             rows: N indices in [0, R).
             observation: observations of all rows, [R, *stored_shape] a leaf.
-            step: for the message.
+            step: Step for the message.
 
         Raises:
             BadEnvOutputError: names the row, the step and the field.
@@ -305,7 +305,7 @@ def plain_reward(rules: OutputRules, row: int, step: int, reward: Any, dtype: st
     """Returns a reward as a number, which is finite in `dtype` unless `rules.allows_nan`.
 
     Raises:
-        BadEnvOutputError: it is no number, or of another form where the rules are strict.
+        BadEnvOutputError: If it is no number, or of another form where the rules are strict.
     """
     array = as_numpy(reward)
     given = array[()] if isinstance(array, np.ndarray) and not array.ndim else reward
@@ -324,7 +324,7 @@ def plain_flag(rules: OutputRules, row: int, step: int, field: str, flag: Any) -
     """Returns a flag as a bool.
 
     Raises:
-        BadEnvOutputError: it is no flag, or of another form where the rules are strict.
+        BadEnvOutputError: If it is no flag, or of another form where the rules are strict.
     """
     array = as_numpy(flag)
     given = array[()] if isinstance(array, np.ndarray) and not array.ndim else flag

@@ -30,7 +30,7 @@ class VectorObservationWriter:
         Args:
             observation: [R, *stored_shape] a leaf, in the source's dtypes.
             out: [R, *stored_shape] a leaf, in the stored dtypes.
-            step: for the message.
+            step: Step for the message.
 
         Raises:
             BadEnvOutputError: wrong structure, type, shape or dtype, or values that do not fit the stored dtype.

@@ -24,7 +24,7 @@ class Sleep(gymnasium.Env):
         halves: whether `step_async` and `step_wait` are offered; otherwise only `step`.
 
     Raises:
-        UserError: a negative or inconsistent number.
+        UserError: If a number is negative or inconsistent.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # pyright: ignore[reportIncompatibleVariableOverride]

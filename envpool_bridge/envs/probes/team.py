@@ -20,7 +20,7 @@ class TeamProbe:
     """Base class of team probes: two agents, present in the whole episode, with one common reward.
 
     Attributes:
-        num_actions: of each agent in turn.
+        num_actions: Number of actions of each agent in turn.
         observation_size: numbers that an agent observes, each in [-1, 1].
         state_size: numbers of the global state, likewise.
     """
@@ -281,7 +281,7 @@ def team_probe_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Para
     """Returns the source of a probe's agents.
 
     Args:
-        env_id: of TEAM_PROBES.
+        env_id: Environment id of TEAM_PROBES.
         kwargs: fields of TeamOptions.
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 

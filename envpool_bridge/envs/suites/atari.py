@@ -33,8 +33,8 @@ class AtariOptions:
             Machado et al.
         full_action_space: all 18 actions for every game.
         max_frames: emulator frames after which a game is truncated; 108,000 are half an hour.
-        mode: of the game; None takes its default.
-        difficulty: of the game; None takes its default.
+        mode: Mode of the game; None takes its default.
+        difficulty: Difficulty of the game; None takes its default.
     """
 
     frame_skip: int = 4
@@ -71,7 +71,7 @@ def atari_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Gymnasium
     """Returns the source of an Atari game; agents see [frame_stack, 84, 84] uint8, each frame stored once.
 
     Raises:
-        UserError: no such game, unknown or bad options, or a package is missing.
+        UserError: If the game or an option is unknown, or a package is missing.
     """
     validate_installed("ale_py", "atari")
     validate_installed("cv2", "atari")

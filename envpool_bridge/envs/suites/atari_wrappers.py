@@ -59,7 +59,7 @@ class StickyActions(gymnasium.Wrapper):
 
     Args:
         env: environment whose steps are frames.
-        probability: of a repetition.
+        probability: Probability of a repetition.
     """
 
     def __init__(self, env: gymnasium.Env, probability: float) -> None:

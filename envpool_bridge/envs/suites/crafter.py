@@ -42,7 +42,7 @@ class CrafterEnv(gymnasium.Env):
 
     Args:
         rewards: whether achievements and health are rewarded.
-        options: of the task.
+        options: Options of the task.
         render_mode: "rgb_array" or None.
     """
 
@@ -81,7 +81,7 @@ def crafter_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Gymnasi
     """Returns the source of a task; agents see [64, 64, 3] uint8.
 
     Raises:
-        UserError: no such task, unknown or bad options, or the package is missing.
+        UserError: If the task or an option is unknown, or the package is missing.
     """
     validate_installed("crafter", "crafter")
     if env_id not in _REWARDS:

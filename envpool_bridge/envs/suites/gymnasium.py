@@ -42,10 +42,10 @@ def _make(
         registered: registration of the id.
         kwargs: further arguments of `gymnasium.make`.
         mask_from_info: whether legal actions in infos become part of the observation: see `MaskFromInfo`.
-        render_mode: as in `gymnasium.make`; None takes that of `kwargs`.
+        render_mode: Render mode, as in `gymnasium.make`; None takes that of `kwargs`.
 
     Raises:
-        UserError: the environment rejects these arguments, needs a package that is not installed, declares vectors as
+        UserError: If the environment rejects these arguments, needs a package that is not installed, declares vectors as
             rewards, or has actions without masks.
     """
     given = kwargs if render_mode is None else {**kwargs, "render_mode": render_mode}

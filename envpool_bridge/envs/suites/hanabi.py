@@ -58,7 +58,7 @@ def hanabi_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Parallel
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
-        UserError: no such game, unknown or bad options, or the package is missing.
+        UserError: If the game or an option is unknown, or the package is missing.
     """
     validate_installed("pyspiel", "hanabi")
     if env_id not in _SIZES:
@@ -78,7 +78,7 @@ class Hanabi(AlikeAgents):
     and minus the present score when the last life is lost. The return is therefore the score.
 
     Args:
-        parameters: of OpenSpiel's "hanabi".
+        parameters: Parameters of OpenSpiel's "hanabi".
 
     Attributes:
         possible_agents: "player_0", "player_1", ...

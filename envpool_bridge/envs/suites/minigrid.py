@@ -49,7 +49,7 @@ def minigrid_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Gymnas
     """Returns the source of a task.
 
     Raises:
-        UserError: no such task, unknown or bad options, or the package is missing.
+        UserError: If the task or an option is unknown, or the package is missing.
     """
     registered = _registration(env_id)
     options = options_of(MinigridOptions, "minigrid", env_id, kwargs)
@@ -87,7 +87,7 @@ class MinigridObservation(gymnasium.ObservationWrapper):
 
     Args:
         env: made by `gymnasium.make`, wrapped for the image of the options.
-        options: of the task.
+        options: Options of the task.
     """
 
     def __init__(self, env: gymnasium.Env, options: MinigridOptions) -> None:

@@ -17,12 +17,12 @@ def options_of(kind: type[Options], suite: str, env_id: str, kwargs: dict[str, A
 
     Args:
         kind: a frozen dataclass whose fields are bools, numbers, strings, Literals, tuples of them, or None.
-        suite: for messages.
-        env_id: for messages.
+        suite: Suite for messages.
+        env_id: Environment id for messages.
         kwargs: values from JSON: lists stand for tuples.
 
     Raises:
-        UserError: an option is unknown (the message lists the known ones) or has another type, or the dataclass rejects
+        UserError: If an option is unknown (the message lists the known ones) or has another type, or the dataclass rejects
             its value.
     """
     hints = typing.get_type_hints(kind)

@@ -24,7 +24,7 @@ class OvercookedOptions(TeamOptions):
     """Options of a kitchen.
 
     Attributes:
-        team_reward: as in TeamOptions; by default all cooks are rewarded for every soup.
+        team_reward: Team reward, as in TeamOptions; by default all cooks are rewarded for every soup.
         horizon: env steps, after which an episode is truncated.
         shaped_reward: weight of the rewards for steps towards a soup: 3 for an ingredient in a pot, 3 for a dish in
             time, 5 for taking a soup. Only for learning: evaluation counts soups.
@@ -50,7 +50,7 @@ def overcooked_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Para
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
-        UserError: no such layout, unknown or bad options, or the package is missing.
+        UserError: If the layout or an option is unknown, or the package is missing.
     """
     validate_installed("overcooked", "overcooked")
     from overcooked.static import LAYOUTS_DIR  # pyright: ignore[reportMissingImports]  optional
@@ -73,14 +73,14 @@ class Overcooked(AlikeAgents):
 
     Args:
         layout: name of the layout.
-        options: of the kitchen.
+        options: Options of the kitchen.
 
     Attributes:
         possible_agents: "cook_0", "cook_1".
         agents: both until the time is up.
 
     Raises:
-        UserError: the layout is not for two cooks.
+        UserError: If the layout is not for two cooks.
     """
 
     def __init__(self, layout: str, options: OvercookedOptions) -> None:

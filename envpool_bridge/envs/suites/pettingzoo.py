@@ -36,7 +36,7 @@ def pettingzoo_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Para
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Raises:
-        UserError: no such module, it has no environment, or bad options.
+        UserError: If there is no such module, it has no environment, or an option is bad.
     """
     validate_installed("pettingzoo", "pettingzoo")
     _module(env_id)  # raises here instead of in a worker
@@ -52,12 +52,12 @@ def make_pettingzoo(env_id: str, kwargs: dict[str, Any], render_mode: str | None
     one by `TurnBased`. Masks in infos become items of the observations.
 
     Args:
-        env_id: as in `pettingzoo_source`.
+        env_id: Environment id, as in `pettingzoo_source`.
         kwargs: the environment's own.
-        render_mode: as in PettingZoo's environments; None takes that of `kwargs`.
+        render_mode: Render mode, as in PettingZoo's environments; None takes that of `kwargs`.
 
     Raises:
-        UserError: no such module, it has no environment, rejects these arguments, or needs a package.
+        UserError: If there is no such module, it has no environment, rejects these arguments, or needs a package.
     """
     module = _module(env_id)
     make = getattr(module, "parallel_env", None) or module.env

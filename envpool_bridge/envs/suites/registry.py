@@ -39,7 +39,7 @@ def registration(env_id: str) -> Registration:
     """Returns the registration of an id: plain data that can be sent to a process without registrations.
 
     Args:
-        env_id: as in `gymnasium.make`; "module:id" imports the module first, which registers the id.
+        env_id: Environment id, as in `gymnasium.make`; "module:id" imports the module first, which registers the id.
 
     Raises:
         UserError: unknown id or module, or a package that the environment needs is missing.
@@ -63,7 +63,7 @@ def for_workers(registered: Registration) -> Registration:
     """Returns a registration that other processes can use, which have another main module.
 
     Raises:
-        UserError: a package that the environment needs is missing.
+        UserError: If a package that the environment needs is missing.
     """
     if isinstance(registered.entry_point, str) and "mujoco" in registered.entry_point:
         validate_installed("mujoco", "mujoco")
@@ -159,7 +159,7 @@ def newest_registration(env_id: str) -> Registration:
     """Returns the registration of an id, the newest version of one without a version, as `gymnasium.make` does.
 
     Raises:
-        UserError: as `registration` does.
+        UserError: If `registration` raises it.
     """
     module = env_id.rpartition(":")[0]
     if module:
@@ -185,12 +185,12 @@ def registered_with_prefix(env_id: str, suite: str, prefixes: tuple[str, ...]) -
     """Returns the registration of an id in a suite whose package has been imported.
 
     Args:
-        env_id: of the environment.
-        suite: for messages.
+        env_id: Id of the environment.
+        suite: Suite for messages.
         prefixes: prefixes of the suite's ids.
 
     Raises:
-        UserError: no such id in this suite.
+        UserError: If the suite has no such id.
     """
     known = [name for name in gymnasium.registry if name.startswith(prefixes)]
     if env_id in known:

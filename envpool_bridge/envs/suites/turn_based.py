@@ -20,7 +20,7 @@ class RewardsOfLast:
         env: an AEC environment.
 
     Attributes:
-        rewards: of each agent; also of the steps that remove ended agents after the move.
+        rewards: Rewards of each agent; also of the steps that remove ended agents after the move.
     """
 
     def __init__(self, env: Any) -> None:
@@ -49,7 +49,7 @@ class TurnBased:
 
     Args:
         env: an AEC environment.
-        env_id: for messages.
+        env_id: Environment id for messages.
 
     Attributes:
         possible_agents: the game's.
@@ -57,7 +57,7 @@ class TurnBased:
         metadata: the game's.
 
     Raises:
-        UserError: an agent's actions are not Discrete, so a mask cannot mark the legal ones.
+        UserError: If an agent's actions are not Discrete, so a mask cannot mark the legal ones.
     """
 
     def __init__(self, env: Any, env_id: str = "") -> None:

@@ -57,7 +57,7 @@ def vizdoom_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> Gymnasi
     """Returns the source of a scenario.
 
     Raises:
-        UserError: no such scenario, unknown or bad options, or a package or the game's own files are missing.
+        UserError: If the scenario or an option is unknown, or a package or the game's own files are missing.
     """
     registered = _registration(env_id)
     options = options_of(VizdoomOptions, "vizdoom", env_id, kwargs)
@@ -112,7 +112,7 @@ class VizdoomPreprocessing(gymnasium.Wrapper):
 
     Args:
         env: made by `gymnasium.make` from a Vizdoom* id.
-        options: of the scenario.
+        options: Options of the scenario.
     """
 
     def __init__(self, env: gymnasium.Env, options: VizdoomOptions) -> None:

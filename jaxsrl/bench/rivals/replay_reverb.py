@@ -104,7 +104,7 @@ def reverb_contender(sizes: BenchSizes, priority_exponent: float, python: str) -
     """Yields Reverb's server and client in one process: a writer per row, an item per step, a TensorFlow dataset.
 
     Raises:
-        UserError: the interpreter has no dm-reverb.
+        UserError: If the interpreter has no dm-reverb.
     """
     settings = json.dumps(dataclasses.asdict(sizes))
     command = [python, "-c", _SCRIPT, settings, str(priority_exponent)]

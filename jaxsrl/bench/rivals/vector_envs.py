@@ -183,7 +183,7 @@ def _step_for(
         step: steps all environments.
         actions: taken in turn.
         num_envs: environments in a step.
-        seconds: to step.
+        seconds: Seconds to step.
         count_resets: returns the number of resets that were part of a step, from its result; None for none.
     """
     turns, resets, start = 0, 0, time.perf_counter()

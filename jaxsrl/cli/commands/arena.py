@@ -18,8 +18,8 @@ class Arena:
 
     Attributes:
         paths: run directories, RUN@TAG, checkpoints; "random" for random legal actions.
-        games: of each pair, half of them from each side.
-        seed: of environments and actions.
+        games: Games of each pair, half of them from each side.
+        seed: Seed of environments and actions.
         stochastic: sample actions instead of taking the most likely ones.
         first_side: pattern of the names of the agents of one side; by default the first team of self-play.
         out: file for names, payoffs and ratings, *.json.

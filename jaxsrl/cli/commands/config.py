@@ -18,7 +18,7 @@ class ShowConfig:
     Attributes:
         action: "show" prints the options of one run as a file for --config; "diff" prints the options that differ.
         paths: run directories or configuration files: one to show, two to compare.
-        format: of "show".
+        format: Format of "show".
     """
 
     action: tyro.conf.Positional[Literal["show", "diff"]]

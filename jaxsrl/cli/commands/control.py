@@ -45,7 +45,7 @@ def parse_request(action: str, assignment: str) -> Request:
     """Returns the request of an action's words.
 
     Raises:
-        UserError: the action is unknown, or NAME=VALUE is missing, not a number, or of another action than set.
+        UserError: If the action is unknown, or NAME=VALUE is missing, not a number, or of another action than set.
     """
     if action not in ACTIONS:
         raise UserError(f"unknown action {action!r}: expected one of {', '.join(ACTIONS)}")

@@ -30,7 +30,7 @@ class Evaluate:
         episodes: number of episodes.
         json: print one JSON object instead of a table.
         stochastic: sample actions instead of taking the most likely one.
-        seed: of environments and actions.
+        seed: Seed of environments and actions.
         max_rows: number of concurrent environments; None for that of the run's evaluations.
         max_episode_steps: env steps after which an episode is cut, and counted as it is; None for that of the run's evaluations.
         seeds: seeds of the episodes in turn, each equally often; None for those of the run's evaluations, empty to draw them
@@ -45,13 +45,14 @@ class Evaluate:
         trust_env: import the modules that the checkpoint names, of its environment and its agent, which runs their code.
         video_episodes: number of recorded episodes; those that `--max-rows 1` plays first.
         all: evaluate every good checkpoint of the run, one row each, instead of the newest.
-        opponent: of a board game of suite pgx: plays `episodes` games against "random", "uct:SIMULATIONS", or another run.
+        opponent: Opponent of a board game of suite pgx: plays `episodes` games against "random", "uct:SIMULATIONS", or another
+            run.
         agent_options: NAME=VALUE of options of the algorithm that replace those of the run, for example
             gumbel.num-simulations=200 of a search. They are not those of the opponent or of policies with an algorithm of
             their own. Then eval.json stays as it is.
         env_kwargs: NAME=VALUE of arguments of the environment that replace those of training, or a JSON object; by default those
             of the run's evaluations (--eval.env-kwargs). Others leave eval.json as it is.
-        out: with --all: also draw them as a curve into this file, .png, .svg or .pdf.
+        out: File that --all also draws them into as a curve, .png, .svg or .pdf.
     """
 
     path: tyro.conf.Positional[Path]
@@ -120,7 +121,7 @@ class Evaluate:
         """Rejects combinations of flags of which one would have no effect.
 
         Raises:
-            UserError: there is such a combination.
+            UserError: If there is such a combination.
         """
         if self.video is None:
             validate_unused(self, ("video_episodes",), "no episode is recorded without --video FILE.mp4")

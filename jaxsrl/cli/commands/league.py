@@ -24,18 +24,18 @@ class TrainLeague:
         experiment: name of one in experiments/, here or of the package, or the path of a Python file.
         rule: "league"; or "fcp": main agents play themselves, then one best response is trained against all their policies.
         rounds: number of rounds; a complete league can get more.
-        env_steps: of each run.
-        games: of each pair of policies, half from each side.
+        env_steps: Env steps of each run.
+        games: Games of each pair of policies, half from each side.
         main_agents: players that train against themselves, all others, and policies that beat them.
         main_exploiters: players that train against the newest main agents, from the second round.
         league_exploiters: players that train against all policies, from the second round.
         slots: opponents that act at the same time in a run.
         at_once: runs at the same time, each on cores of its own (on nodes: on as many reserved ones).
         runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
-        directory: of the runs; by default runs/league_EXPERIMENT.
-        seed: of games and choices; run n has seed + n.
+        directory: Directory of the runs; by default runs/league_EXPERIMENT.
+        seed: Seed of games and choices; run n has seed + n.
         json: print one JSON object instead of a table.
-        flags: of the experiment, for all runs.
+        flags: Flags of the experiment, for all runs.
     """
 
     experiment: tyro.conf.Positional[str]

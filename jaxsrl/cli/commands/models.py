@@ -23,7 +23,7 @@ class Models:
     """List the models of a run, or change their tags: versions of the learner state, found by number, tag or query.
 
     Attributes:
-        run_directory: of the run, or a directory of models.
+        run_directory: Run directory of the run, or a directory of models.
         query: list the model that this finds only: a tag, an update, "newest", or a condition such as "return>200".
         tag: NAME=QUERY makes a tag point to the model that the query finds.
         untag: name of a tag to remove.
@@ -74,7 +74,7 @@ class Models:
         """Returns the models of the directory.
 
         Raises:
-            UserError: there is no such directory, or options have no effect.
+            UserError: If there is no such directory, or options have no effect.
         """
         from jaxsrl.models.store import ModelStore
 
@@ -92,7 +92,7 @@ def _find_store(directory: Path) -> Path:
     """Returns the directory of models of a run, or a directory that is one.
 
     Raises:
-        UserError: there is neither.
+        UserError: If there is neither.
     """
     from jaxsrl.models.index import INDEX, read_index
     from jaxsrl.models.store import MODELS

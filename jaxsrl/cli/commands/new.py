@@ -17,7 +17,7 @@ class New:
     """Write experiments/NAME.py, a copy of another experiment to start from; `jaxsrl train NAME` runs it.
 
     Attributes:
-        name: of the new experiment.
+        name: Name of the new experiment.
         source: name of the experiment, or file, that is copied.
     """
 

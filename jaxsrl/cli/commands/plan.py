@@ -28,10 +28,10 @@ class ShowPlan:
         json: print one JSON object instead of tables.
         simulate: predict the speed on --cores and --gpus from a calibration; without these, on the clusters of the SRL and MSRL
             papers.
-        calibrate: with --simulate, measure this machine first; takes a minute on an otherwise idle machine.
-        check: with --simulate, train a few small runs here and compare their speeds with the predictions.
+        calibrate: Whether --simulate measures this machine first; takes a minute on an otherwise idle machine.
+        check: Whether --simulate trains a few small runs here and compares their speeds with the predictions.
         calibration: file of measured costs.
-        network: with --simulate, between hosts: 10gbe, 100gbe, hdr or ndr.
+        network: Network between the hosts of --simulate: 10gbe, 100gbe, hdr or ndr.
         flags: remaining flags, for the experiment's command line.
     """
 
@@ -75,7 +75,7 @@ class ShowPlan:
         """Rejects flags without an effect.
 
         Raises:
-            UserError: there are such flags.
+            UserError: If there are such flags.
         """
         if not self.simulate:
             options = ("calibrate", "check", "calibration", "network")

@@ -23,15 +23,15 @@ class TrainPopulation:
         space: .toml, .yaml or .json file of ranges and choices: agent.learning_rate = {low = 1e-5, high = 1e-1, log = true}.
         members: number of members.
         rounds: number of rounds; a complete population can get more.
-        env_steps: of each round.
+        env_steps: Env steps of each round.
         rule: "truncation" (Jaderberg et al. 2017), "sample_factory" (Petrenko et al. 2020), or "none".
-        share: of the members that are the worst, and that are the best.
+        share: Share of the members that are the worst, and that are the best.
         at_once: members that train at the same time, each on cores of its own (on nodes: on as many reserved ones).
         runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
-        directory: of the population; by default runs/population_EXPERIMENT.
-        seed: of values, copies and changes, and of the runs.
+        directory: Directory of the population; by default runs/population_EXPERIMENT.
+        seed: Seed of values, copies and changes, and of the runs.
         json: print one JSON object instead of a table.
-        flags: of the experiment, for all members.
+        flags: Flags of the experiment, for all members.
     """
 
     experiment: tyro.conf.Positional[str]

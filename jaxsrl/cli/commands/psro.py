@@ -22,15 +22,15 @@ class TrainPSRO:
     Attributes:
         experiment: name of one in experiments/, here or of the package, or the path of a Python file.
         iterations: number of policies; a complete directory can get more.
-        env_steps: of each run.
-        games: of each pair of policies, half from each side.
+        env_steps: Env steps of each run.
+        games: Games of each pair of policies, half from each side.
         solver: "nash", "uniform" (fictitious self-play), "replicator_dynamics" or "regret_matching".
         slots: opponents that act at the same time in a run.
         runs_on: "here" is this machine; "auto" is the Ray cluster that is running; "local" starts a small one on this machine.
-        directory: of the runs; by default runs/psro_EXPERIMENT.
-        seed: of games and of the first run; each further run has the next one.
+        directory: Directory of the runs; by default runs/psro_EXPERIMENT.
+        seed: Seed of games and of the first run; each further run has the next one.
         json: print one JSON object instead of a table.
-        flags: of the experiment.
+        flags: Flags of the experiment.
     """
 
     experiment: tyro.conf.Positional[str]

@@ -28,7 +28,7 @@ class Record:
         random: take random actions only.
         replay: write the steps of the checkpoint's replay buffer instead of playing.
         epsilon: probability of a random action at each step.
-        seed: of environments and actions.
+        seed: Seed of environments and actions.
         max_rows: number of concurrent environments.
         max_episode_steps: env steps after which an episode is truncated; None for that of the run's evaluations.
         stall_timeout_seconds: longest time between two steps, after which the command fails.

@@ -32,9 +32,9 @@ class RecordSets:
         env_steps: least number of env steps of each recorded set; its last episodes are recorded to their ends.
         evaluations: number of versions of the policy to evaluate, at equal distances of env steps.
         stochastic: sample the actions of medium and expert instead of taking the most likely ones.
-        seed: of the recorded sets; --run.seed is that of training.
+        seed: Seed of the recorded sets; --run.seed is that of training.
         json: print one JSON object instead of a table.
-        flags: of the experiment.
+        flags: Flags of the experiment.
     """
 
     experiment: tyro.conf.Positional[str]

@@ -17,12 +17,12 @@ class Results:
     Attributes:
         action: "draw" makes the page and its pictures from the records, "add" records finished runs, and "run" trains the runs
             of tasks.toml that have no record and records them.
-        items: of "add": run directories; of "run": tasks or settings to train, all by default.
-        directory: of the records, tasks.toml and references.toml.
+        items: Items of "add": run directories; of "run": tasks or settings to train, all by default.
+        directory: Directory of the records, tasks.toml and references.toml.
         page: page that "draw" writes; pictures go to pictures/results next to it.
-        preset: with "add": name of the runs' settings; "" for that of the experiment.
-        runs: with "run": directory of run directories.
-        hours: with "run": time after which training saves and stops; 0 for no limit. The same command resumes.
+        preset: Name of the runs' settings, for "add"; "" for that of the experiment.
+        runs: Directory of run directories, for "run".
+        hours: Time after which training saves and stops, for "run"; 0 for no limit. The same command resumes.
     """
 
     action: tyro.conf.Positional[Literal["draw", "add", "run"]] = "draw"

@@ -18,7 +18,7 @@ class Runs:
     """List runs: state, progress, evaluation return (greedy episodes after training) and training return (last 100 episodes).
 
     Attributes:
-        directory: of runs, including subdirectories; or one run.
+        directory: Directory of runs, including subdirectories; or one run.
         sort: "age" puts the newest first, "evaluation", "training" (returns) and "progress" the largest.
         state: list only those that are running, finished, stopped (by a signal), crashed or empty.
         json: print one JSON object instead of a table.

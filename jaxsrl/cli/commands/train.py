@@ -26,8 +26,8 @@ class Train:
             a run it may be missing: the run's experiment is trained again.
         config: file of options, which flags override: a run's config.json, or .yaml or .toml with the nesting of the flags.
         list: show the available experiments without training.
-        json: with --list: print one JSON object instead of a table.
-        flags: of the experiment's command line.
+        json: Whether --list prints one JSON object instead of a table.
+        flags: Flags of the experiment's command line.
     """
 
     experiment: tyro.conf.Positional[str] = ""

@@ -29,10 +29,11 @@ class Tune:
         sampler: rule that chooses values: by the results so far ("tpe"), or at random.
         reports: returns that a trial reports to the pruner, at equal distances of env steps. With --eval.every it reports each
             evaluation, otherwise the mean return of recent training episodes.
-        directory: of the sweep, with its storage and the run directories of its trials; by default runs/tune_EXPERIMENT.
-        seed: of the sampler.
+        directory: Directory of the sweep, with its storage and the run directories of its trials; by default
+            runs/tune_EXPERIMENT.
+        seed: Seed of the sampler.
         json: print one JSON object instead of a table.
-        flags: of the experiment, for all trials.
+        flags: Flags of the experiment, for all trials.
     """
 
     experiment: tyro.conf.Positional[str]

@@ -12,7 +12,7 @@ class View:
 
     Attributes:
         path: run directory, or a directory of runs.
-        port: of the page's address; 0 for any free port.
+        port: Port of the page's address; 0 for any free port.
         browser: also open the page in a browser, if this machine has a screen.
     """
 

@@ -48,7 +48,7 @@ class ClusterCollector:
         on_loss: stops the run when the cluster or too many hosts are lost; None raises the error at once.
 
     Raises:
-        UserError: the environments cannot be sent to other nodes.
+        UserError: If the environments cannot be sent to other nodes.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class ClusterCollector:
         """Returns the next sequence that every host has sent, or None; raises what environments raised.
 
         Raises:
-            EnvPoolError: from an environment host.
-            HostLostError: a host was lost once too often, or none of the nodes took it in time.
-            ClusterLostError: the cluster is lost.
+            EnvPoolError: If an environment host raised it.
+            HostLostError: If a host was lost once too often, or none of the nodes took it in time.
+            ClusterLostError: If the cluster is lost.
         """
         if not self._receive(self._next, timeout_seconds):
             return None

@@ -48,8 +48,8 @@ class EnvironmentHost:
                 receives none, and `use_server` gives it the links to them.
 
         Raises:
-            UserError: the environments cannot be made here.
-            TimeoutError: the first version did not come.
+            UserError: If the environments cannot be made here.
+            TimeoutError: If the first version did not come.
         """
         made: HostSetup = load_setup(setup)
         with self._starting:  # `close` comes before or after all of this
@@ -83,8 +83,8 @@ class EnvironmentHost:
         """Returns the sequence and the memory, [slot_bytes] uint8, of the next full slot; waits for it, and raises what failed.
 
         Raises:
-            EnvPoolError: from an environment, or its process.
-            RuntimeError: the host was closed.
+            EnvPoolError: If an environment failed, or its process.
+            RuntimeError: If the host was closed.
         """
         source = self._started_source()
         if self._lent is not None:

@@ -27,7 +27,7 @@ class HostHandle(Handle[RemoteHost]):
 
     Attributes:
         slots: received and not released, by sequence.
-        next_sequence: to be received.
+        next_sequence: Next sequence to be received.
         pending: calls for slots.
     """
 
@@ -67,8 +67,8 @@ class HostHandle(Handle[RemoteHost]):
         """Starts where the learner is, and requests as many slots as may be on their way.
 
         Args:
-            reset: of all rows of the run, at its start.
-            versions: of the parameters that it may need.
+            reset: Reset of all rows of the run, at its start.
+            versions: Versions of the parameters that it may need.
         """
         setup = self._setup(reset, versions.held[0][0])
         self._received_at_start = self.next_sequence
@@ -93,7 +93,7 @@ class HostHandle(Handle[RemoteHost]):
         those before it, and is lost with the host if they are.
 
         Raises:
-            RuntimeError: it is not among those that were asked for (a bug of the host).
+            RuntimeError: If it is not among those that were asked for (a bug of the host).
         """
         end = min(self.slots, default=self.next_sequence) + self._config.plan.shape.num_slots
         if not self.next_sequence <= sequence < end or sequence in self._early:

@@ -22,7 +22,7 @@ class LastSeen:
     """The last step of a host's rows that the learner received.
 
     Attributes:
-        first_row: of the run, that the host's rows begin with.
+        first_row: Number in the run of the host's first row.
         observation: [R, *stored_shape] a leaf.
         is_first: [R] bool.
         history: [F-1, R, *stored_shape] a leaf of F frames; None where no leaf has several.

@@ -20,11 +20,11 @@ class ActingCalls:
     """Acts for some lanes of a run. One thread.
 
     Args:
-        config: of the run's sources; its key and environments are not looked at.
+        config: Configuration of the run's sources; its key and environments are not looked at.
         key: the run's key of actions.
         lanes: numbered over all hosts.
-        messages: of those.
-        device: that acts.
+        messages: Messages of those requests.
+        device: Device that acts.
 
     Raises:
         UserError: lanes are merged for an agent that remembers.
@@ -60,9 +60,9 @@ class ActingCalls:
         """Acts for the requests in one call; the answers, packed.
 
         Args:
-            params: of that version.
-            version: of the parameters.
-            requests: of different lanes; one unless lanes are merged.
+            params: Parameters of that version.
+            version: Version of the parameters.
+            requests: Requests of different lanes; one unless lanes are merged.
             merge: whether the call is padded to a size that was compiled.
         """
         if not merge:

@@ -42,7 +42,7 @@ class _Server:
     """The state of one server, as a host sees it.
 
     Attributes:
-        link: to it; None before the first.
+        link: Link to it; None before the first.
         serial: grows with every link and every failure: lanes that another serial served are not known to it.
         since: when the loss began, if it is lost: at the last answer or new link, or at the first failure long after that.
         not_before: when it may be asked again.
@@ -60,10 +60,10 @@ class _Lane:
     """A lane of the pool.
 
     Attributes:
-        server: that acts for it.
+        server: Server that acts for it.
         begins_with: [R, ...] a leaf, what its rows remembered before the current slot's first step.
         known_to: serial of the server that knows what the rows remember now.
-        next_step: to be asked for.
+        next_step: Next step to be asked for.
         asked: (serial, step) under way.
     """
 
@@ -78,12 +78,12 @@ class RemoteActing:
     """Acts for all lanes of a pool. Thread-safety: `run` in one thread; `use` from any; `stop` when `run` has ended.
 
     Args:
-        pool: whose lanes.
-        messages: of lanes of its size.
+        pool: Pool of the lanes.
+        messages: Messages of lanes of its size.
         agent_state: [R, ...] a leaf, what the pool's rows remember.
         servers: the number of the server that acts for each lane.
-        first_lane: of the run, that the pool's lanes begin with.
-        incarnation: of the host.
+        first_lane: Number in the run of the pool's first lane.
+        incarnation: Incarnation of the host.
         limit_seconds: longest that a lane may wait for a server.
     """
 
@@ -122,7 +122,7 @@ class RemoteActing:
         """Asks and posts until `should_stop()`.
 
         Raises:
-            EnvPoolError: an environment failed, or there was no server for too long.
+            EnvPoolError: If an environment failed, or there was no server for too long.
             RuntimeError: what a server raised.
         """
         while not should_stop():

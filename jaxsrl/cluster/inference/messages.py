@@ -24,9 +24,9 @@ class Request(batching.Request):
     """One lane's rows at one step; lanes are numbered over all hosts.
 
     Attributes:
-        life: of the client. A larger one for the same lane is of a client that replaced this one.
+        life: Life of the client. A larger one for the same lane is of a client that replaced this one.
         observation: [R, ...] a leaf, as `ActRows` has it; read-only.
-        is_first: likewise.
+        is_first: [R] bools, whether each observation is the first of an episode.
         agent_state: [R, ...] a leaf, what the policy remembers before this step; None where the server knows that.
     """
 
@@ -41,8 +41,8 @@ class Answer:
     """Reply to a request.
 
     Attributes:
-        version: of the parameters.
-        step: of the request.
+        version: Version of the parameters.
+        step: Step of the request.
         action: [R, ...] a leaf.
         extras: [R, ...] each.
         agent_state: [R, ...] a leaf, after the step; None unless that ends a slot.
@@ -60,8 +60,8 @@ class ActingMessages:
 
     Attributes:
         remembers: whether rows have a state.
-        request_bytes: of a request without a state.
-        answer_bytes: of an answer without a state.
+        request_bytes: Size of a request without a state.
+        answer_bytes: Size of an answer without a state.
     """
 
     def __init__(self, layout: SlotLayout) -> None:
@@ -110,10 +110,10 @@ class _Format:
 
     Args:
         content: tree of arrays with its shapes and dtypes.
-        state: likewise; () where rows have none, which is then never sent.
+        state: State of the rows; () where rows have none, which is then never sent.
 
     Attributes:
-        num_bytes: of a message without a state.
+        num_bytes: Number of bytes of a message without a state.
     """
 
     def __init__(self, content: Tree, state: Tree) -> None:

@@ -19,9 +19,9 @@ class ServedCollector:
 
     Args:
         config: what every source is made from; with what the rows of the run remember.
-        replica: of the plan.
-        lifecycle: of the threads.
-        incarnation: of the host.
+        replica: Replica of the plan.
+        lifecycle: Lifecycle of the threads.
+        incarnation: Incarnation of the host.
     """
 
     def __init__(self, config: CollectorConfig, replica: int, lifecycle: Lifecycle, incarnation: int) -> None:

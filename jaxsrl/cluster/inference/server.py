@@ -48,11 +48,11 @@ class ServerStats:
 
     Attributes:
         requests: answered.
-        calls: of the agent.
+        calls: Calls of the agent.
         rows: acted for.
-        busy_seconds: of calls, with their packing and reading.
+        busy_seconds: Seconds of calls, with their packing and reading.
         queued_seconds: sum of the waits of requests until their call started, parameters included.
-        idle_seconds: that the thread waited for something to do.
+        idle_seconds: Seconds that the thread waited for something to do.
     """
 
     requests: float = 0.0
@@ -92,8 +92,8 @@ class ActionServer:
             setup: a HostSetup's bytes, whose replica is the server's number; its environments are not looked at.
 
         Raises:
-            TimeoutError: the first version did not come.
-            UserError: it is to act with a GPU, and jax sees none here.
+            TimeoutError: If the first version did not come.
+            UserError: If it is to act with a GPU, and jax sees none here.
         """
         made: HostSetup = load_setup(setup)
         config, plan = made.config, made.config.plan
@@ -260,12 +260,12 @@ def acting_device(placement: Placement, server: int) -> Device:
     """Returns the first device here, which is a GPU where the plan has servers act with one.
 
     Args:
-        placement: of the plan's inference.
-        server: its number, for the message.
+        placement: Placement of the plan's inference.
+        server: Number of the server, for the message.
 
     Raises:
-        UserError: the cluster has given the server a GPU, but jax sees none. It would act on the processor, many times slower than
-            asked for, while the GPU is kept from others.
+        UserError: If the cluster has given the server a GPU, but jax sees none. It would act on the processor, many times slower
+            than asked for, while the GPU is kept from others.
     """
     if not isinstance(placement, Devices) or placement.platform != "gpu":
         return jax.local_devices()[0]

@@ -57,11 +57,11 @@ class InferenceServerGroup:
 
     Args:
         engine: the cluster.
-        config: of the run's collectors.
-        hosts: of the plan, that call these servers and no others.
+        config: Configuration of the run's collectors.
+        hosts: Hosts of the plan, that call these servers and no others.
 
     Attributes:
-        handles: of the servers.
+        handles: Handles of the servers.
     """
 
     def __init__(self, engine: Engine, config: CollectorConfig, hosts: range) -> None:
@@ -104,8 +104,8 @@ class InferenceServerGroup:
         """Restarts servers, and connects hosts with servers that are new to them; cheap when there is nothing to do.
 
         Args:
-            hosts: that call the servers.
-            versions: of the parameters that servers may need.
+            hosts: Hosts that call the servers.
+            versions: Versions of the parameters that servers may need.
             is_started: whether the run has started.
 
         Raises:

@@ -20,7 +20,7 @@ class AbortHandler:
 
     Args:
         message: what to say on stderr.
-        status: to exit with; may be changed.
+        status: Status to exit with; may be changed.
     """
 
     def __init__(self, message: Callable[[], str], status: int) -> None:

@@ -22,12 +22,12 @@ class ProcessCollectors(CollectorFactory):
     """Makes the collector of this process's replicas: pools of this machine, or environment hosts of a cluster.
 
     Args:
-        setup: with a plan for several processes.
-        coordinator: of the processes.
-        open_engine: of the cluster that the environments are on; None for pools of this machine.
+        setup: Setup with a plan for several processes.
+        coordinator: Coordinator of the processes.
+        open_engine: Engine of the cluster that the environments are on; None for pools of this machine.
 
     Raises:
-        UserError: the environments cannot be sent to other nodes.
+        UserError: If the environments cannot be sent to other nodes.
     """
 
     def __init__(self, setup: TrainingSetup, coordinator: ProcessCoordinator, open_engine: OpenEngine | None) -> None:

@@ -27,8 +27,8 @@ class ProcessCoordinator(Coordinator):
     """One of several learner processes. All of them call each method together, except `request_stop` and those of metrics.
 
     Attributes:
-        processes: of the run.
-        consensus: on the update before which all stop.
+        processes: Processes of the run.
+        consensus: Consensus on the update before which all stop.
     """
 
     is_alone = False

@@ -50,8 +50,8 @@ def broadcast(data: bytes | None, length: int) -> bytes:
     """Returns the bytes of process 0, at every process, with padding behind. All processes call it together.
 
     Args:
-        data: at process 0.
-        length: of the data, which all know.
+        data: Data at process 0.
+        length: Length of the data, which all know.
     """
     from jax.experimental import multihost_utils
 

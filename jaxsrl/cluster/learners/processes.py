@@ -36,8 +36,8 @@ class Processes:
     """The learner processes of a run, seen from one. Thread-safety: `send` and `received` from any thread, the rest from one.
 
     Attributes:
-        process_id: of this process.
-        num_processes: of the run.
+        process_id: Process id of this process.
+        num_processes: Number of processes of the run.
         wait_seconds: longest wait for the others.
         is_main: whether this process writes the run directory.
     """
@@ -61,8 +61,8 @@ class Processes:
         """Waits for the text that a process publishes under `key`, and returns it.
 
         Raises:
-            LostLearnerError: that took too long.
-            FailedLearnerError: a process failed instead.
+            LostLearnerError: If that took too long.
+            FailedLearnerError: If a process failed instead.
         """
         milliseconds = self.wait_seconds * 1000
         return self._waited(lambda: self._client.blocking_key_value_get(key, milliseconds), f"word of {key}")
@@ -256,7 +256,7 @@ def learner_processes(config: RunConfig) -> Processes | None:
     """Returns the learner processes of a run, joined if they were not; None for a run of one.
 
     Raises:
-        UserError: they did not come together.
+        UserError: If they did not come together.
     """
     if not config.distributed.is_on:
         return None

@@ -42,9 +42,9 @@ def row_shard(arrays: Arrays, process: int, processes: int) -> Arrays:
     """Returns a checkpoint with the process's rows of the arrays that belong to rows, and all other arrays whole.
 
     Args:
-        arrays: of a checkpoint; without those of rows where environments restart.
-        process: its id.
-        processes: that share the rows evenly.
+        arrays: Arrays of a checkpoint; without those of rows where environments restart.
+        process: Id of the process.
+        processes: Processes that share the rows evenly.
     """
     if _LENGTHS not in arrays:
         return dict(arrays)

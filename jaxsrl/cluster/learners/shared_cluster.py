@@ -34,9 +34,9 @@ def shared_local_cluster(nodes: Sequence[Node], store_bytes: int, processes: Pro
     """Connects all learner processes of this machine to a cluster that process 0 starts, and ends on exit.
 
     Args:
-        nodes: of the cluster.
+        nodes: Nodes of the cluster.
         store_bytes: size of the object store of each node.
-        processes: of the run; None for one.
+        processes: Processes of the run; None for one.
     """
     from jaxsrl.cluster.ray.local_cluster import LocalCluster, joined_local_cluster
 
@@ -57,7 +57,7 @@ def shared_nodes(processes: Processes, find: Callable[[], tuple[Node, ...]]) -> 
     """Returns the nodes of the existing cluster as process 0 finds them; each process is connected to it.
 
     Args:
-        processes: of the run.
+        processes: Processes of the run.
         find: returns the nodes; called at process 0.
 
     Raises:
@@ -89,8 +89,8 @@ def shared_engine(processes: Processes, config: RunConfig, placed: Plan) -> Iter
     """Returns an engine with room for all hosts and inference servers of the run, which process 0 reserves.
 
     Args:
-        processes: of the run.
-        config: of the run.
+        processes: Processes of the run.
+        config: Configuration of the run.
         placed: plan on the nodes of the cluster.
     """
     from jaxsrl.cluster.ray.engine import RayEngine, engine_with_room, import_ray
@@ -119,8 +119,8 @@ def bundles_near(plan: Plan, host_gib: float, learners_at: Sequence[str]) -> tup
     """Returns bundles of hosts and of inference servers that prefer the node of their learner process.
 
     Args:
-        plan: with nodes.
-        host_gib: as `bundles_of`.
+        plan: Plan with nodes.
+        host_gib: Host gib, as `bundles_of`.
         learners_at: the node of each learner process; "" for one that is on none with cores, whose hosts and servers stay where the
             plan has them.
 
@@ -142,7 +142,7 @@ def validate_one_machine(processes: Processes) -> None:
     """Rejects a cluster on the loopback interface for learner processes that do not share one.
 
     Raises:
-        UserError: they do not.
+        UserError: If they do not.
     """
     processes.send(f"{_MACHINES}{processes.process_id}", json.dumps(_machine()))
     machines = [json.loads(processes.wait_for(f"{_MACHINES}{process}")) for process in range(processes.num_processes)]

@@ -17,10 +17,10 @@ class SynchronizedCollector:
     """A `Collector` of some rows of a run. `acquire` waits for the other processes, so that all make the same updates.
 
     Args:
-        collector: of this process's rows.
-        consensus: of the processes.
-        first_row: of this process.
-        num_rows: of the run.
+        collector: Collector of this process's rows.
+        consensus: Consensus of the processes.
+        first_row: First row of this process.
+        num_rows: Number of rows of the run.
         raise_failed: raises the failure of another process; called during the wait for own rows.
     """
 
@@ -52,8 +52,8 @@ class SynchronizedCollector:
         """Returns the next full slot's sequence once every process has its own; None before, and when all stop.
 
         Raises:
-            LostLearnerError: a process did not come in time.
-            FailedLearnerError: a process failed.
+            LostLearnerError: If a process did not come in time.
+            FailedLearnerError: If a process failed.
         """
         sequence = self._collector.acquire(timeout_seconds)
         if sequence is None:

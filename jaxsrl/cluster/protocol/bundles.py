@@ -25,10 +25,10 @@ class Bundle:
     """Share of a node that one environment host, inference server or replay takes.
 
     Attributes:
-        cores: of the node.
-        memory_bytes: of the node's memory; 0 reserves none.
+        cores: Cores of the node.
+        memory_bytes: Bytes of the node's memory; 0 reserves none.
         node: where it would best be, which it need not be.
-        gpus: of the node.
+        gpus: GPUs of the node.
         what: the kind of process, for messages.
     """
 
@@ -52,7 +52,7 @@ class Reserving:
 
     Attributes:
         spreading: over nodes.
-        wait_seconds: that a run waits until there is room for all its hosts.
+        wait_seconds: Time that a run waits until there is room for all its hosts.
     """
 
     spreading: Spreading = "spread"
@@ -126,8 +126,8 @@ def placement_error(kinds: Sequence[Sequence[Bundle]], how: Reserving, nodes: Se
     Args:
         kinds: bundles that were asked for together, those of its hosts first; all of a kind are alike.
         how: they were asked for.
-        nodes: of the cluster.
-        free_cores: of all nodes, not reserved.
+        nodes: Nodes of the cluster.
+        free_cores: Free cores of all nodes, not reserved.
     """
     hosts, *others = [_format_bundles(kind) for kind in kinds]
     first = [kind[0] for kind in kinds]

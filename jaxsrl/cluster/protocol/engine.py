@@ -76,8 +76,8 @@ class RemoteReplay(RemoteHost, Protocol):
         """Makes it fetch and stage a slot, as soon as there is one; what is fetched does not come through this process.
 
         Args:
-            host: that makes it.
-            incarnation: of that host.
+            host: Host that makes it.
+            incarnation: Incarnation of that host.
             slot: a call of the host's `next_slot`, which has ended or not.
 
         Returns:
@@ -104,7 +104,7 @@ class Engine(Protocol):
         """Checks without waiting that the cluster still works. The other calls may wait for a lost one for a while.
 
         Raises:
-            ClusterLostError: it does not; raised once, since processes that have started may still answer.
+            ClusterLostError: If it does not; raised once, since processes that have started may still answer.
         """
         ...
 
@@ -132,7 +132,7 @@ class Engine(Protocol):
         """Returns the result of an ended call, arrays without a copy.
 
         Raises:
-            HostGoneError: the host is lost, and what it returned too.
+            HostGoneError: If the host is lost, and what it returned too.
             EnvPoolError: what the host itself raised.
         """
         ...

@@ -87,7 +87,7 @@ class VersionQueue:
             raise_if_closed: raises where the process was closed.
 
         Raises:
-            TimeoutError: it did not come in time.
+            TimeoutError: If it did not come in time.
         """
         deadline, first = time.monotonic() + _START_SECONDS, self._first
         with self._changed:

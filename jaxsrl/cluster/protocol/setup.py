@@ -18,13 +18,14 @@ class HostSetup:
     """One incarnation of one environment host.
 
     Attributes:
-        config: of the run's sources, its key of actions apart; the environments may be those that follow a lost host.
-        replica: of the plan's environments, which this host has.
-        key_data: of the run's key of actions, uint32.
+        config: Configuration of the run's sources, its key of actions apart; the environments may be those that follow a lost
+            host.
+        replica: Replica of the plan's environments, which this host has.
+        key_data: Data of the run's key of actions, uint32.
         key_impl: name of that key's implementation.
-        jax_settings: of the learner's process, by name.
-        first_version: of the parameters, that comes first; the others follow one by one.
-        reset: of all rows of the run; those of other hosts are ignored.
+        jax_settings: jax settings of the learner's process, by name.
+        first_version: Version of the first parameters; the others follow one by one.
+        reset: Reset of all rows of the run; those of other hosts are ignored.
         incarnation: number of earlier starts of this host or server.
     """
 

@@ -129,8 +129,8 @@ def start_actor(ray: Any, body: type, options: dict[str, Any], *arguments: Any) 
     Args:
         ray: the module.
         body: class of the actor.
-        options: of the actor: its node, its resources and its concurrency.
-        arguments: of the class.
+        options: Options of the actor: its node, its resources and its concurrency.
+        arguments: Arguments of the class.
     """
     return ray.remote(**options, max_restarts=0, max_task_retries=0)(body).remote(*arguments)
 

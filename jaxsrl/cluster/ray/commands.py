@@ -21,10 +21,10 @@ def processes_on_nodes(
         at_once: commands at the same time.
         shared: file that all nodes must see.
         show: receives lines.
-        limits: of restarts and waits.
+        limits: Limits of restarts and waits.
 
     Raises:
-        UserError: the nodes have fewer cores.
+        UserError: If the nodes have fewer cores.
     """
     ray, engine = import_ray(), RayEngine()
     cores, gpus = share_of_nodes(engine.nodes(), at_once)

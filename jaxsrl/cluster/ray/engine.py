@@ -39,10 +39,10 @@ def import_ray(flag: str = "--cluster.address") -> Any:
     """Returns the module `ray`.
 
     Args:
-        flag: that needs it, for the message.
+        flag: Flag that needs it, for the message.
 
     Raises:
-        UserError: it is not installed.
+        UserError: If it is not installed.
     """
     try:
         return importlib.import_module("ray")
@@ -54,7 +54,7 @@ def node_names(alive: Sequence[dict[str, Any]], known: Mapping[str, str] = _UNKN
     """Returns unique names of Ray's nodes, and their ids: the node's own name, with a number if several share it.
 
     Args:
-        alive: of `ray.nodes()`, those that are alive.
+        alive: Those of `ray.nodes()` that are alive.
         known: names of nodes by their ids, which they keep, whatever other nodes are alive.
     """
     names: dict[str, str] = {}
@@ -92,7 +92,7 @@ class RayEngine:
         rooms: reserved for each kind of process (HOSTS, SERVERS, REPLAY).
 
     Attributes:
-        head: of the cluster.
+        head: Head of the cluster.
     """
 
     def __init__(self, rooms: Mapping[str, HostGroup] | None = None) -> None:
@@ -179,7 +179,7 @@ def engine_with_room(
     """Yields an engine with room for all of these hosts, servers and replay. Releases the room and its processes at the end.
 
     Raises:
-        UserError: the cluster has no room for all of them in time.
+        UserError: If the cluster has no room for all of them in time.
     """
     engine = RayEngine()
     kinds = {kind[0].what: kind for kind in (bundles, servers, replay) if kind}

@@ -39,7 +39,7 @@ class Head:
         """Returns the result of a function that waits for the head.
 
         Raises:
-            ClusterLostError: the head did not answer in time.
+            ClusterLostError: If the head did not answer in time.
         """
         if not self._is_lost:
             result = call_in_thread(function, _THREAD)

@@ -42,16 +42,17 @@ class LocalCluster:
 
     Args:
         num_nodes: besides the head.
-        cores_per_node: that each says it has.
-        object_store_bytes: of shared memory for each; at least Ray's least.
-        flag: that asks for it, for messages.
+        cores_per_node: Cores that each node says it has.
+        object_store_bytes: Object store bytes of shared memory for each; at least Ray's least.
+        flag: Flag that asks for it, for messages.
 
     Raises:
         UserError: Ray is not installed, or this process is connected to a cluster already.
-        EnvPoolError: the cluster did not start in time.
+        EnvPoolError: If the cluster did not start in time.
 
     Attributes:
-        directory: of all its files; other processes of this user on this machine find the cluster by it (`joined_local_cluster`).
+        directory: Directory of all its files; other processes of this user on this machine find the cluster by it
+            (`joined_local_cluster`).
     """
 
     def __init__(
@@ -173,10 +174,10 @@ def joined_local_cluster(directory: str) -> Iterator[None]:
     """Connects this process, inside, to the cluster that another process of this user has started on this machine.
 
     Args:
-        directory: of the cluster. It must belong to this user alone, because any process can send its name.
+        directory: Directory of the cluster. It must belong to this user alone, because any process can send its name.
 
     Raises:
-        UserError: it is not, or this process is connected to a cluster already.
+        UserError: If it is not, or this process is connected to a cluster already.
     """
     ray, place = import_ray(), Path(directory)
     if not place.is_dir() or place.is_symlink() or place.stat().st_uid != os.getuid() or place.stat().st_mode & 0o077:
@@ -218,7 +219,7 @@ def joined_cluster(flag: str = "--cluster.address") -> Iterator[None]:
     """Connects this process, inside, to the running Ray cluster: that of its own connection, or Ray's "auto".
 
     Args:
-        flag: that asks for it, for messages.
+        flag: Flag that asks for it, for messages.
 
     Raises:
         UserError: Ray is not installed, or there is no cluster.

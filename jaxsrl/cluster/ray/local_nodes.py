@@ -36,11 +36,11 @@ class Nodes:
     """A head without cores, and nodes that pretend to be machines.
 
     Args:
-        cores: that each node says it has.
-        object_store_bytes: of each.
+        cores: Cores that each node says it has.
+        object_store_bytes: Size of the object store of each.
 
     Attributes:
-        address: of the head, host:port.
+        address: Address of the head, host:port.
     """
 
     def __init__(self, cores: int, object_store_bytes: int) -> None:

@@ -29,13 +29,13 @@ def served_models(directory: Path, name: str, timeout_seconds: float = CALL_SECO
     The actor ends with this process, and takes no core. The files stay.
 
     Args:
-        directory: of the store, on this node.
-        name: by which `connect_models` finds it.
+        directory: Directory of the store, on this node.
+        name: Name by which `connect_models` finds it.
         timeout_seconds: deadline of each call.
 
     Raises:
         UserError: another store has this name.
-        ModelStoreLostError: it did not start in time.
+        ModelStoreLostError: If it did not start in time.
     """
     ray = import_ray()
     strategies = importlib.import_module("ray.util.scheduling_strategies")
@@ -60,8 +60,8 @@ def connect_models(name: str, timeout_seconds: float = CALL_SECONDS) -> RemoteMo
         timeout_seconds: until there is one of this name, and deadline of each call.
 
     Raises:
-        UserError: there was none in time; lists those that there are.
-        ModelStoreLostError: it did not start in time.
+        UserError: If there was none in time; lists those that there are.
+        ModelStoreLostError: If it did not start in time.
     """
     ray, deadline = import_ray(), time.monotonic() + timeout_seconds
     while True:

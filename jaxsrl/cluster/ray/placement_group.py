@@ -82,15 +82,15 @@ def reserved(
     Args:
         ray: the module.
         kinds: one bundle a host, and then those of what else the run has on nodes; those of a kind are alike, and there are some.
-        how: to ask; where hosts are to be is meant of them alone.
-        nodes: of the cluster, for the message.
+        how: How to ask; where hosts are to be is meant of them alone.
+        nodes: Nodes of the cluster, for the message.
         name_of: Ray's id of a node: our name.
 
     Yields:
         The room of each kind.
 
     Raises:
-        UserError: there was no room for all of them in time; none is held then.
+        UserError: If there was no room for all of them in time; none is held then.
     """
     groups = importlib.import_module("ray.util.placement_group")
     strategy = how.spreading.upper()
@@ -143,7 +143,7 @@ def all_or_none(asks: Sequence[Callable[[], _AskedGroup]], seconds: float) -> li
 
     Args:
         asks: each asks for one; the first is waited for holding nothing, so the largest should be that.
-        seconds: in all.
+        seconds: Seconds in all.
 
     Returns:
         All of them, in order, which the caller removes; [] if they were not to be had in time, and nothing is held then.

@@ -64,7 +64,7 @@ class RemoteReplayClient:
     `--pool.supervision`). All methods that wait raise ReplayLostError when it has passed, or when replay is no more.
 
     Args:
-        config: of the run's sources.
+        config: Configuration of the run's sources.
         engine: the cluster, which outlives this.
         update_key: the run's; only its kind matters here.
     """
@@ -116,10 +116,10 @@ class RemoteReplayClient:
         """Marks a staged slot as part of the run.
 
         Args:
-            host: that made it.
-            sequence: of the slot.
-            incarnation: of that host: several may have made a slot of this sequence.
-            summary_bytes: that came here of it.
+            host: Host that made it.
+            sequence: Sequence of the slot.
+            incarnation: Incarnation of that host: several may have made a slot of this sequence.
+            summary_bytes: Bytes of it that came here.
         """
         self._made_by[host, sequence] = incarnation
         self._sent_bytes += summary_bytes
@@ -128,8 +128,8 @@ class RemoteReplayClient:
         """Returns the summary of a slot and its first and last observations with all of their frames.
 
         Args:
-            host: that made it.
-            sequence: of the slot: one that was not inserted yet, or the last that was.
+            host: Host that made it.
+            sequence: Sequence of the slot: one that was not inserted yet, or the last that was.
         """
         key = (host, sequence)
         made = self._made_by[key] if key in self._made_by else self._inserted[key]
@@ -140,7 +140,7 @@ class RemoteReplayClient:
         """Waits until all memory is there.
 
         Raises:
-            UserError: the node has not enough memory.
+            UserError: If the node has not enough memory.
         """
         if (start := self._handle.start_call) is not None:
             self._handle.on_result(start, self._result(start, _STARTS))
@@ -221,7 +221,7 @@ class RemoteReplayClient:
         """Sends the arrays part by part; see `ReplayClient`.
 
         Raises:
-            UserError: it is of a buffer with other sizes.
+            UserError: If it is of a buffer with other sizes.
         """
         self.wait_until_started()
         arrays = bytes_of_leaves(jax.tree.map(np.ascontiguousarray, saved))
@@ -249,7 +249,7 @@ class RemoteReplayClient:
         """Requests stats; cheap when there is nothing to do.
 
         Raises:
-            ReplayLostError: it does not answer.
+            ReplayLostError: If it does not answer.
         """
         self._restarts.poll([self._handle], lambda handle: None)
 

@@ -47,7 +47,7 @@ class ReplayHost:
             setup: a ReplaySetup's bytes.
 
         Raises:
-            UserError: there is not enough memory on this node.
+            UserError: If there is not enough memory on this node.
         """
         made: ReplaySetup = load_setup(setup)
         self._summaries, self._edges = SlotSummaries(made.layout), SlotSummaries(made.layout, edges=True)
@@ -67,9 +67,9 @@ class ReplayHost:
         """Takes a slot in, which is inserted when its turn has come.
 
         Args:
-            host: that made it.
-            incarnation: of that host.
-            sequence: of the slot.
+            host: Host that made it.
+            incarnation: Incarnation of that host.
+            sequence: Sequence of the slot.
             memory: [slot_bytes] uint8, which stays as it is for as long as there is a reference to it.
 
         Returns:
@@ -86,9 +86,9 @@ class ReplayHost:
         """Inserts a slot of every host, and has the samples drawn that they make due.
 
         Args:
-            sequence: of the slots.
-            incarnations: of each host when it made its slot.
-            key_data: of the update's key, uint32.
+            sequence: Sequence of the slots.
+            incarnations: Incarnations of each host when it made its slot.
+            key_data: Data of the update's key, uint32.
 
         Returns:
             `stats`, with "due": the number of samples that are due.
@@ -203,7 +203,7 @@ def copy_part(arrays: Sequence[np.ndarray], number: int, part: np.ndarray, out: 
 
     Args:
         arrays: [...] uint8 each.
-        number: of the part, of PART_BYTES each.
+        number: Number of the part, of PART_BYTES each.
         part: [n] uint8.
         out: whether the part is written, and the arrays are read.
     """

@@ -28,12 +28,12 @@ class ReplaySetup:
     """All that replay on another node is made from.
 
     Attributes:
-        agent: that learns, without what learns.
-        layout: of one environment host's slots.
-        shapes: of a trajectory of all rows.
+        agent: Agent that learns, without what learns.
+        layout: Layout of one environment host's slots.
+        shapes: Shapes of a trajectory of all rows.
         num_hosts: environment hosts, in row order.
         key_impl: name of the implementation of the run's key of updates.
-        jax_settings: of the learner's process, by name.
+        jax_settings: jax settings of the learner's process, by name.
         journal: name of the journal of all inserted steps; "" for none.
     """
 
@@ -50,11 +50,11 @@ def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplayS
     """Returns the setup of the replay of a run whose plan has environment hosts.
 
     Args:
-        config: of the run's sources.
+        config: Configuration of the run's sources.
         update_key: the run's key of updates; only its kind matters.
 
     Raises:
-        TypeError: the agent does not learn from replay (a bug: plans without replay have none on a node).
+        TypeError: If the agent does not learn from replay (a bug: plans without replay have none on a node).
     """
     agent, plan, spec = config.agent, config.plan, config.spec
     if not isinstance(agent, ReplayAgent):
@@ -83,7 +83,7 @@ class SampleBlocks:
     """Packs samples into flat buffers, and reads them as views of these. Any thread.
 
     Attributes:
-        num_bytes: of a sample.
+        num_bytes: Number of bytes of a sample.
         most: samples in an answer, at most.
     """
 

@@ -129,9 +129,9 @@ class LaneInputs(NamedTuple):
     """Inputs of one lane's R rows.
 
     Attributes:
-        observation: as `ActRows` has it.
-        is_first: likewise.
-        step: of the run.
+        observation: Observation, as `ActRows` has it.
+        is_first: [R] bools, whether each observation is the first of an episode.
+        step: Step of the run.
         first_key: index of the first row's key; those of the other rows follow.
     """
 
@@ -155,7 +155,7 @@ def act_for_lanes(
     Args:
         act: result of `make_act`.
         params: parameters that act.
-        lanes: at least one, of R rows each.
+        lanes: Lanes, at least one, of R rows each.
         padded_lanes: number of lanes that the call was compiled for, at least `len(lanes)`.
         spec: spec of a row.
         agent_state: state of an agent without memory, which no call changes.

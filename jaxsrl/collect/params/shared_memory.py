@@ -29,7 +29,7 @@ class SharedParams:
 
     Raises:
         SegmentTooLargeError: /dev/shm cannot hold it.
-        LayoutMismatchError: the descriptor's memory has another size.
+        LayoutMismatchError: If the descriptor's memory has another size.
     """
 
     def __init__(self, layout: ParamsLayout, descriptor: int | None = None) -> None:
@@ -54,7 +54,7 @@ class SharedParams:
         """Copies the leaves of `version` over the older of the two stored versions.
 
         Raises:
-            ValueError: the version is not above the stored ones, or a leaf has another shape or dtype than the layout.
+            ValueError: If the version is not above the stored ones, or a leaf has another shape or dtype than the layout.
         """
         stored = [self._words[place] - 1 for place in self._places]
         if version <= max(stored):

@@ -43,19 +43,19 @@ def export_policy(
 
     Args:
         agent: agent whose `act` is exported.
-        params: its parameters.
-        spec: of the environment.
+        params: Parameters of the agent.
+        spec: Specification of the environment.
         out: the directory; it must not exist, or be empty.
         to: "numpy" writes Python source that computes greedy actions; "jax" writes programs serialized by jax.export, of greedy
             and of sampled actions.
         origin: JSON data about the policy's origin, for policy.json.
-        platforms: for "jax": names of the platforms that the programs can run on.
+        platforms: Platforms for "jax": names of the platforms that the programs can run on.
 
     Returns:
         The directory.
 
     Raises:
-        UserError: the directory has contents, numpy does not support part of the policy, jax lacks a package, or the results
+        UserError: If the directory has contents, numpy does not support part of the policy, jax lacks a package, or the results
             differ from those of the agent.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -68,7 +68,7 @@ class NumpySource:
         names: names in `p` that are read.
 
     Raises:
-        UserError: a result depends on a primitive that numpy does not support here.
+        UserError: If a result depends on a primitive that numpy does not support here.
     """
 
     def __init__(self, closed: Any, arguments: Sequence[str]) -> None:

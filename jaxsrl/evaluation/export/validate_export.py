@@ -25,7 +25,7 @@ def load_policy(directory: Path, **arguments: Any) -> Any:
     """Returns the policy of an exported directory; `arguments` are those of its class.
 
     Raises:
-        UserError: the directory has no policy.py.
+        UserError: If the directory has no policy.py.
     """
     file = directory / "policy.py"
     if not file.is_file():
@@ -41,8 +41,8 @@ def validate_export(policy: Any, function: ActFunction, params: Params, spec: En
     Args:
         policy: exported policy, made with seed 0.
         function: original function.
-        params: its parameters.
-        spec: of the environment.
+        params: Parameters of the agent.
+        spec: Specification of the environment.
         exact: whether floats must be bit-equal; otherwise within `TOLERANCE`. Integers are always equal.
 
     Raises:

@@ -35,7 +35,7 @@ def record_predictions(open_loop: OpenLoop, video: Path) -> dict[str, Any]:
         JSON data: the files, and the errors by leaf.
 
     Raises:
-        UserError: a file cannot be written.
+        UserError: If a file cannot be written.
     """
     kinds = {is_image(real) for real, _ in open_loop.leaves.values()}
     files: list[Path] = []

@@ -77,11 +77,11 @@ def predict_open_loop(
 
     Args:
         agent: agent for which `can_predict` holds.
-        params: its parameters.
+        params: Parameters of the model.
         extra: `LearnerState.extra` of it.
         make_env: see `evaluate`.
         episodes: number of episodes.
-        seed: of environments and actions.
+        seed: Seed of environments and actions.
         mode: greedy or sampled actions.
     """
     use_synchronous_cpu_dispatch()

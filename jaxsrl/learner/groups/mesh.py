@@ -30,7 +30,7 @@ class GroupMeshes(LearnerMesh):
 
     Args:
         groups: policies to train.
-        devices: of each group, by name; no device is in two.
+        devices: Devices of each group, by name; no device is in two.
     """
 
     def __init__(self, groups: Sequence[LearningGroup], devices: Mapping[str, Sequence[Device]]) -> None:
@@ -66,7 +66,7 @@ class GroupMeshes(LearnerMesh):
         """Returns the updates of all policies, enqueued one after another, on batches from `place_batch`.
 
         Args:
-            agent: not used, as the groups are known.
+            agent: Agent, not used, as the groups are known.
             run_key: the number of updates is folded into it, as for one mesh.
         """
         del agent
@@ -111,8 +111,8 @@ def take_agent_rows(slot: SlotViews, agent_indices: tuple[int, ...], rows_per_en
     """Returns a copy of these agents' rows, environment by environment; the slot itself may be released.
 
     Args:
-        slot: of whole environments, B = E * rows_per_env rows.
-        agent_indices: of the agents among the rows of an environment.
+        slot: Slot of whole environments, B = E * rows_per_env rows.
+        agent_indices: Indices of the agents among the rows of an environment.
         rows_per_env: agents of an environment.
 
     Returns:

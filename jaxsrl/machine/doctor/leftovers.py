@@ -29,7 +29,7 @@ class Leftover:
 
     Attributes:
         kind: "shared memory", "process", "unfinished checkpoint" or "files of a local cluster".
-        what: its path or process number.
+        what: Path or process number.
         removed: whether it was removed; never what belongs to another user.
     """
 

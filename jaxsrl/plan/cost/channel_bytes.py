@@ -22,7 +22,7 @@ class ChannelBytes:
     Attributes:
         item: one observation or action of a whole lane at one step; one trajectory of a replica; one set of parameters or
             gradients.
-        total: of all items that the channel holds when it is full, over all replicas.
+        total: Total of all items that the channel holds when it is full, over all replicas.
     """
 
     item: int
@@ -34,13 +34,14 @@ class PlanBytes:
     """Bytes of a plan.
 
     Attributes:
-        channels: in the plan's order.
+        channels: Channels in the plan's order.
         slot: one trajectory slot of one replica.
         slots: all slots of all replicas with their counters, which shared memory must hold.
         params: one set of parameters.
         replay: experience that is kept for learning from it again; 0 without.
-        samples_per_update: that are drawn of it for an update, on average.
-        summary: of one slot that goes to replay on a node, as the learner process receives it; 0 if slots go to the learner.
+        samples_per_update: Samples that are drawn of it for an update, on average.
+        summary: Summary of one slot that goes to replay on a node, as the learner process receives it; 0 if slots go to the
+            learner.
     """
 
     channels: tuple[ChannelBytes, ...]
@@ -57,9 +58,9 @@ class ReplayBytes:
     """Bytes of a replay buffer.
 
     Attributes:
-        held: of all that it holds when it is full.
-        sample: of one sample.
-        priorities: of the new priorities of one sample.
+        held: Bytes of all that it holds when it is full.
+        sample: Bytes of one sample.
+        priorities: Bytes of the new priorities of one sample.
         samples_per_update: drawn for an update, on average.
     """
 
@@ -73,10 +74,10 @@ def bytes_of_plan(plan: Plan, layout: SlotLayout, params_bytes: int, replay: Rep
     """Returns the bytes that flow and the bytes that are held.
 
     Args:
-        plan: with `shape` that of the layout.
-        layout: of one replica's slots.
-        params_bytes: of one set of parameters; gradients are as large.
-        replay: of the plan's replay; None without.
+        plan: Plan with the `shape` of the layout.
+        layout: Layout of one replica's slots.
+        params_bytes: Bytes of one set of parameters; gradients are as large.
+        replay: Bytes of the plan's replay; None without.
     """
     replay = replay or ReplayBytes()
     channels = tuple(_bytes_of_channel(plan, channel, layout, params_bytes, replay) for channel in plan.channels)
@@ -92,7 +93,7 @@ class BytesBetweenNodes:
     Attributes:
         trajectories: an update: one slot of every host, to the learner's node, or to that of replay.
         parameters: an update: one version to every node that acts, however many hosts or servers it has.
-        env_step: of all, an environment step.
+        env_step: Time of all environments' step.
         acting: an update: observations to servers on other nodes, and what these answer; 0 where hosts act themselves.
         sampling: mean bytes an update: samples from replay on a node, priorities in return, and slot summaries for the learner
             process; 0 for replay in that process.

@@ -70,7 +70,7 @@ class Arrow:
         channel: index in the plan.
         start: x and y of its tail.
         end: x and y of its head.
-        label_side: for vertical arrows: -1 writes left of it, 1 right.
+        label_side: Side of the label of vertical arrows: -1 writes left of it, 1 right.
     """
 
     channel: int
@@ -187,9 +187,9 @@ def _arrow(index: int, source: tuple[Box, Box], target: tuple[Box, Box], column:
     """Returns the arrow of a channel.
 
     Args:
-        index: of the channel in the plan.
-        source: its box, without and with replicas.
-        target: its box, likewise.
+        index: Index of the channel in the plan.
+        source: Box of the source, without and with replicas.
+        target: Boxes of the target, likewise.
         column: x of a vertical arrow; None for a horizontal one.
         place: counted from the middle of parallel channels.
     """

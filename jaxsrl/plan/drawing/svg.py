@@ -58,13 +58,13 @@ def draw_plan(plan: Plan, sizes: "PlanBytes", path: Path, platform: str = "devic
     """Writes the drawing into an SVG file that needs no style sheet. The same plan gives the same bytes.
 
     Args:
-        plan: to draw.
-        sizes: of its channels, written next to their arrows.
+        plan: Plan to draw.
+        sizes: Sizes of its channels, written next to their arrows.
         path: ends in .svg.
         platform: jax's default platform, for placements that do not name theirs.
 
     Raises:
-        UserError: the path does not end in .svg, or its directory does not exist.
+        UserError: If the path does not end in .svg, or its directory does not exist.
     """
     if path.suffix.lower() != ".svg":
         raise UserError(f"a plan is drawn as .svg: got {path}")
@@ -77,9 +77,9 @@ def plan_as_svg(plan: Plan, platform: str = "device", sizes: "PlanBytes | None" 
     """Returns the drawing as a string that starts with `<svg`.
 
     Args:
-        plan: to draw.
+        plan: Plan to draw.
         platform: jax's default platform, for placements that do not name theirs.
-        sizes: of its channels, written next to their arrows; None to omit them.
+        sizes: Sizes of its channels, written next to their arrows; None to omit them.
         style: CSS to embed; "" if the page has it.
     """
     boxes = place_learners(plan) if len(plan.learners) > 1 else place_fragments(plan, platform)

@@ -15,7 +15,7 @@ def format_placement(fragment: Fragment, platform: str) -> str:
     """Returns the placement of a fragment.
 
     Args:
-        fragment: of a plan.
+        fragment: Fragment of a plan.
         platform: what jax's default platform is, for placements that do not name theirs.
     """
     placement = fragment.placement

@@ -35,7 +35,7 @@ def num_hosts(config: RunConfig, by_default: int, processes: int = 1) -> int:
     """Returns environment hosts of a run: as many for each learner process.
 
     Raises:
-        UserError: they do not divide over the learner processes.
+        UserError: If they do not divide over the learner processes.
     """
     if not config.cluster.num_hosts:
         return max(1, by_default // processes) * processes
@@ -51,12 +51,12 @@ def add_agent_fragments(plan: Plan, agent: AnyAgent, replay: ReplayMemoryConfig 
     """Returns the plan with the fragments that this agent needs: learners of its policies, replay, preparation of samples.
 
     Args:
-        plan: of a planning function, which knows no agent.
-        agent: to train.
+        plan: Plan of a planning function, which knows no agent.
+        agent: Agent to train.
         replay: memory of the replay, unless the plan places replay itself, and devices that prepare samples; None for the defaults.
 
     Raises:
-        UserError: the plan has no place for them.
+        UserError: If the plan has no place for them.
     """
     replay = replay or ReplayMemoryConfig()
     on_host = replay.memory != "device"  # `place_replay` moves that of a cluster from here to another node
@@ -75,15 +75,15 @@ def place_plan(
     """Returns the plan on the nodes of a cluster, if there is one, and over the learner processes.
 
     Args:
-        config: of the run.
-        plan: with the fragments of the agent.
-        nodes: of the cluster; () for a run on this machine.
-        resources: of one learner process.
+        config: Configuration of the run.
+        plan: Plan with the fragments of the agent.
+        nodes: Nodes of the cluster; () for a run on this machine.
+        resources: Resources of one learner process.
         processes: number of learner processes.
         replay_bytes: size of the replay that a node is to hold.
 
     Raises:
-        UserError: the plan cannot be placed so.
+        UserError: If the plan cannot be placed so.
     """
     if not nodes:
         return split_over_processes(plan, processes, resources.num_devices)
@@ -97,15 +97,15 @@ def place_on_nodes(
     """Returns the plan with hosts, inference servers and replay on the nodes that an empty cluster would give them.
 
     Args:
-        config: of the run.
-        plan: for one machine.
-        nodes: of the cluster.
+        config: Configuration of the run.
+        plan: Plan for one machine.
+        nodes: Nodes of the cluster.
         hosts: number of environment hosts.
         processes: number of learner processes.
         replay_bytes: size of the replay that a node is to hold.
 
     Raises:
-        UserError: the plan cannot be on a cluster, or not on this one.
+        UserError: If the plan cannot be on a cluster, or not on this one.
     """
     servers = config.cluster.num_inference_servers
     if servers:

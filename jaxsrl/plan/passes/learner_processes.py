@@ -13,9 +13,9 @@ def split_over_processes(plan: Plan, processes: int, devices_each: int) -> Plan:
     """Returns the plan with a replica of environments and inference for each process, or a multiple; rows stay in order.
 
     Args:
-        plan: of the whole run; its devices count from 0 over all processes.
-        processes: that learn.
-        devices_each: that every process has.
+        plan: Plan of the whole run; its devices count from 0 over all processes.
+        processes: Processes that learn.
+        devices_each: Number of devices of each process.
 
     Returns:
         A plan whose devices are numbered by process: process p has `p * devices_each` and those after it.
@@ -60,9 +60,9 @@ def split_learner(plan: Plan, processes: int, devices_each: int) -> Plan:
     """Returns a plan whose environments are at hosts of a cluster, with devices of every process that learn; hosts stay in order.
 
     Args:
-        plan: with as many hosts, and inference servers that these call, for each process; it may have been for one process.
-        processes: that learn.
-        devices_each: that every process has.
+        plan: Plan with as many hosts, and inference servers that these call, for each process; it may have been for one process.
+        processes: Processes that learn.
+        devices_each: Number of devices of each process.
 
     Returns:
         A plan whose devices are numbered by process, as `split_over_processes` has them.
@@ -114,13 +114,13 @@ class ProcessShare:
     """The share of a learner process in a run.
 
     Attributes:
-        process: its id.
-        devices: that learn, counted over all processes.
+        process: Id of the process.
+        devices: Devices that learn, counted over all processes.
         rows: first and last of the run.
-        replicas: of the environments: pools at the process itself, or hosts on a cluster.
-        nodes: of the cluster, one a host; () without one.
+        replicas: Replicas of the environments: pools at the process itself, or hosts on a cluster.
+        nodes: Nodes of the cluster, one a host; () without one.
         servers: inference servers on the cluster that act for these hosts; () where they act themselves.
-        server_nodes: of the cluster, one a server.
+        server_nodes: Nodes of the servers, one each.
     """
 
     process: int

@@ -33,13 +33,13 @@ def place_hosts(plan: Plan, nodes: Sequence[Node], num_hosts: int, spreading: Sp
     that acted on the learner's devices acts on the processor of each host instead.
 
     Args:
-        plan: with environments in processes.
-        nodes: to use.
+        plan: Plan with environments in processes.
+        nodes: Nodes to use.
         num_hosts: environment hosts; several may be on one node.
-        spreading: of the hosts over nodes.
+        spreading: Spreading of the hosts over nodes.
 
     Raises:
-        UserError: the plan has nothing that could be elsewhere, does not divide, or the nodes have too few cores.
+        UserError: If the plan has nothing that could be elsewhere, does not divide, or the nodes have too few cores.
     """
     where = f"plan {plan.name} on a cluster"
     environments = plan.environments
@@ -87,12 +87,12 @@ def assign_nodes(nodes: Sequence[Node], num_hosts: int, cores: int) -> tuple[str
     """Returns the node of each host: of those with room the one with the fewest hosts, then the most cores left, then the first.
 
     Args:
-        nodes: to choose from.
+        nodes: Nodes to choose from.
         num_hosts: how many.
-        cores: that each takes.
+        cores: Cores that each takes.
 
     Raises:
-        UserError: there are too few cores.
+        UserError: If there are too few cores.
     """
     left = {node.name: node.num_cores for node in nodes}
     chosen: list[str] = []

@@ -17,10 +17,10 @@ def call_servers(plan: Plan) -> Plan:
     """Returns the plan with acting asked for call by call, so that servers need not be where environments are.
 
     Args:
-        plan: for one machine; `place_hosts` and `place_servers` come next.
+        plan: Plan for one machine; `place_hosts` and `place_servers` come next.
 
     Raises:
-        UserError: its environments do not ask anybody, or its servers cannot be elsewhere.
+        UserError: If its environments do not ask anybody, or its servers cannot be elsewhere.
     """
     where = f"plan {plan.name} with --cluster.num-inference-servers"
     if not isinstance(plan.environments.placement, Processes) or isinstance(plan.inference.placement, Processes):
@@ -37,14 +37,14 @@ def place_servers(
     """Returns the plan with its acting at inference servers, on the nodes with GPUs if these have enough of them.
 
     Args:
-        plan: of `call_servers`, on nodes.
-        nodes: of the cluster.
-        num_servers: that share the lanes of all hosts, in order.
-        processes: that learn, each with as many of the servers, which act for the lanes of its own hosts.
+        plan: Plan of `call_servers`, on nodes.
+        nodes: Nodes of the cluster.
+        num_servers: Number of servers that share the lanes of all hosts, in order.
+        processes: Processes that learn, each with as many of the servers, which act for the lanes of its own hosts.
         may_use_gpus: whether servers act on GPUs where there are enough.
 
     Raises:
-        UserError: the servers do not divide over the processes, the lanes not over the servers, or there are too few cores.
+        UserError: If the servers do not divide over the processes, the lanes not over the servers, or there are too few cores.
     """
     _require_shares(plan, num_servers, processes)
     used = cores_of_hosts(plan)
@@ -64,14 +64,14 @@ def _choose_node(
     """Returns the node of one server: with the most GPUs left where it wants one, then with the most cores left.
 
     Args:
-        nodes: to choose from.
+        nodes: Nodes to choose from.
         used: cores that are taken, by node.
         gpus_taken: GPUs that are taken, by node; None where servers act on processors.
-        server: its number, for messages.
+        server: Number of the server, for messages.
         of: number of servers.
 
     Raises:
-        UserError: there are too few cores, or no GPU is left.
+        UserError: If there are too few cores, or no GPU is left.
     """
     left = {node.name: node.num_cores - used[node.name] for node in nodes}
     gpus = {node.name: node.num_gpus - (gpus_taken or Counter())[node.name] for node in nodes}
@@ -107,7 +107,7 @@ def _require_shares(plan: Plan, num_servers: int, processes: int) -> None:
     """Rejects servers that would act for hosts of two processes, or for parts of lanes.
 
     Raises:
-        UserError: with the number that would do.
+        UserError: If the number does not fit; the message has one that does.
     """
     hosts = plan.environments.replicas
     lanes, where = plan.shape.num_lanes * hosts, f"plan {plan.name} on a cluster"

@@ -22,12 +22,12 @@ def place_replay(plan: Plan, nodes: Sequence[Node], num_bytes: int = 0) -> Plan:
     """Returns the plan with its experience on the node that has most room left for it, best one without an environment host.
 
     Args:
-        plan: on nodes, servers included.
-        nodes: of the cluster.
-        num_bytes: of the experience, when all of it is there; 0 where that is not known.
+        plan: Plan on nodes, servers included.
+        nodes: Nodes of the cluster.
+        num_bytes: Number of bytes of the experience, when all of it is there; 0 where that is not known.
 
     Raises:
-        UserError: the plan keeps none, or keeps it on devices, or no node has a core and the memory.
+        UserError: If the plan keeps none, or keeps it on devices, or no node has a core and the memory.
     """
     where = f"plan {plan.name} with --replay.memory cluster"
     if plan.replay is None:

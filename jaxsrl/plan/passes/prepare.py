@@ -18,8 +18,8 @@ def plan_with_prepare(plan: Plan, agent: AnyAgent, num_devices: int, lag: int) -
     Its devices are the first that no other fragment uses. A plan that places such a fragment itself keeps it.
 
     Args:
-        plan: with replay.
-        agent: to train.
+        plan: Plan with replay.
+        agent: Agent to train.
         num_devices: devices of the fragment, one replica each; 0 for no fragment.
         lag: gradient steps by which its parameters may be behind.
 

@@ -26,7 +26,7 @@ def plan_with_replay(plan: Plan, agent: AnyAgent, on_host: bool) -> Plan:
     of several policies are part of the learner's state, and the plan stays as it is.
 
     Raises:
-        UserError: the plan and the agent disagree on whether there is replay, or the plan has no place for it.
+        UserError: If the plan and the agent disagree on whether there is replay, or the plan has no place for it.
     """
     if isinstance(agent, Agent) and agent.bind_replay is not None:
         _validate_policies(plan, agent, on_host)

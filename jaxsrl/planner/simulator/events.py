@@ -27,7 +27,7 @@ class Clock:
         """Runs events until `is_over()`, which is called after each; returns their number.
 
         Raises:
-            RuntimeError: the queue is empty or `max_events` have run: the scenario is stuck or too large.
+            RuntimeError: If the queue is empty or `max_events` have run: the scenario is stuck or too large.
         """
         for number in range(1, max_events + 1):
             if not self._coming:

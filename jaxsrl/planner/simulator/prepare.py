@@ -15,12 +15,12 @@ def simulate_prepare(
         0.25
 
     Args:
-        gradient_seconds: of a gradient step without preparation.
-        prepare_seconds: to prepare a sample, with its way there and back.
-        num_devices: that prepare, in turns; 0 lets the learner do it.
+        gradient_seconds: Time of a gradient step without preparation.
+        prepare_seconds: Time to prepare a sample, with its way there and back.
+        num_devices: Number of devices that prepare, in turns; 0 lets the learner do it.
         lag: gradient steps by which their parameters may be behind.
         steps_per_update: gradient steps of an update; the next one starts without prepared samples.
-        updates: to simulate.
+        updates: Updates to simulate.
     """
     clock = Clock()
     learner = Device(clock)

@@ -15,8 +15,8 @@ class SimulationResult:
     """Result of a simulation.
 
     Attributes:
-        env_steps_per_second: of all learners together.
-        updates_per_second: of all learners together.
+        env_steps_per_second: Env steps per second of all learners together.
+        updates_per_second: Updates per second of all learners together.
         busy: busy share of workers (mean), servers (mean), the learner and its links, by name.
         limit: name of the largest busy share.
         events: number of simulated events.

@@ -53,7 +53,7 @@ def power(base: Array, exponent: float) -> Array:
 
     Args:
         base: [n] float32, positive and finite.
-        exponent: in (0, 1].
+        exponent: Exponent in (0, 1].
 
     Returns:
         [n] float32.

@@ -15,8 +15,8 @@ class RingPosition:
     """Fill state of a ring; int32 scalars. A step keeps its index until it is overwritten.
 
     Attributes:
-        next_step: in [0, C), index of the next trajectory.
-        num_steps: at most C, stored steps of each row.
+        next_step: Next step in [0, C), index of the next trajectory.
+        num_steps: Number of steps at most C, stored steps of each row.
         num_insertions: trajectories so far. It wraps around; only differences are used.
     """
 

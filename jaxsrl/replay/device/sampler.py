@@ -35,7 +35,7 @@ class Selection:
     """State of the selection.
 
     Attributes:
-        position: of the ring.
+        position: Position of the ring.
         starts: [C, G] bool, whether an episode starts; () where windows start anywhere.
         tree: sum-tree of window weights, 0 for windows that cannot be drawn, indexed by `begin // stride * G + group`; () if all
             weights are equal.
@@ -92,8 +92,8 @@ def insert_slot(
     """Returns the selection after a trajectory: overwritten windows are removed, and completed ones are added.
 
     Args:
-        sizes: of the ring.
-        selection: before.
+        sizes: Sizes of the ring.
+        selection: Selection before.
         is_first: [T, B] bool, of its steps.
         valid: [T, B] bool.
         priority: [T, B] float32, of the windows that start from T + L - 1 to L steps before the newest step
@@ -157,8 +157,8 @@ def update_priorities(
     """Returns the selection with new priorities. Those of overwritten windows are skipped and counted.
 
     Args:
-        sizes: of the ring.
-        selection: to change.
+        sizes: Sizes of the ring.
+        selection: Selection to change.
         drawn: the windows that the gradient step was trained on.
         priority: [N], not negative, before the exponent. The later value of a window that was drawn twice counts. The highest
             so far replaces a non-finite value.

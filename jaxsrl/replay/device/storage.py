@@ -20,8 +20,8 @@ def storage_shapes(sizes: RingSizes, shapes: Trajectory) -> Trajectory:
     """Returns `jax.ShapeDtypeStruct` of every array of the ring.
 
     Args:
-        sizes: of the ring.
-        shapes: of a slot (see `make_sizes`).
+        sizes: Sizes of the ring.
+        shapes: Shapes of a slot (see `make_sizes`).
     """
     longer = sizes.ring_steps - sizes.rollout_length
     steps = dataclasses.replace(shapes, agent_state=())
@@ -40,9 +40,9 @@ def insert(sizes: RingSizes, storage: Trajectory, position: RingPosition, slot: 
     """Returns the ring with one more trajectory, which replaces the oldest. In place if `storage` is donated.
 
     Args:
-        sizes: of the ring.
+        sizes: Sizes of the ring.
         storage: the ring.
-        position: before this trajectory.
+        position: Position before this trajectory.
         slot: [T, B, ...] with the frames before its first step (see `make_sizes`); it follows the previous slot. After a resume,
             a row may start another episode instead: its newest step is then no longer valid.
     """

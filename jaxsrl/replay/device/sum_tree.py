@@ -44,8 +44,8 @@ def write_leaves(num_leaves: int, tree: Array, leaf: Array, weight: Array, keep:
     """Returns the tree with new weights and unchanged sums: call `update_sums` next.
 
     Args:
-        num_leaves: of the tree.
-        tree: to change.
+        num_leaves: Number of leaves of the tree.
+        tree: Tree to change.
         leaf: [n] int32; of equal ones at most one may be written.
         weight: [n] float32, finite and not negative.
         keep: [n] bool, whether to write this one.
@@ -83,8 +83,8 @@ def draw_leaves(num_leaves: int, tree: Array, uniform: Array) -> tuple[Array, Ar
     never drawn.
 
     Args:
-        num_leaves: of the tree.
-        tree: with a total above 0.
+        num_leaves: Number of leaves of the tree.
+        tree: Tree with a total above 0.
         uniform: [levels, n] float32 in [0, 1).
 
     Returns:

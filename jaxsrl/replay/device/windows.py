@@ -19,9 +19,9 @@ def gather_windows(
     """Returns windows of L steps.
 
     Args:
-        sizes: of the ring.
+        sizes: Sizes of the ring.
         storage: the ring.
-        position: of the ring; all windows must be complete, as those of `sampler.draw` are.
+        position: Position of the ring; all windows must be complete, as those of `sampler.draw` are.
         begin: [N] int32 in [0, C), steps of the ring.
         group: [N] int32 in [0, G), group of rows.
 

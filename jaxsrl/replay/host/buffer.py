@@ -31,15 +31,15 @@ class HostBuffer:
 
     Args:
         replay: replay part of the agent.
-        shapes: of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
+        shapes: Shapes of a slot, with the frames before its first step; `jax.ShapeDtypeStruct` each (see `sizes.make_sizes`).
         steps: trajectory of these shapes that fills the buffer for good, and is not copied; None for an empty buffer.
         num_joined: K, draws that `sample` joins; 1 with priorities.
 
     Attributes:
-        sizes: of the ring and of the windows.
+        sizes: Sizes of the ring and of the windows.
 
     Raises:
-        UserError: the sizes are invalid, or memory is insufficient.
+        UserError: If the sizes are invalid, or memory is insufficient.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class HostBuffer:
         """Copies a trajectory of numpy arrays into the buffer; the caller may reuse its memory afterwards.
 
         Raises:
-            BadEnvOutputError: its shapes differ from the buffer's.
+            BadEnvOutputError: If its shapes differ from the buffer's.
         """
         sizes = self.sizes
         self._storage.insert(slot)
@@ -113,7 +113,7 @@ class HostBuffer:
                 [K, W], of numpy: K * N windows return, those of the first key first.
 
         Raises:
-            UserError: no window can be drawn yet.
+            UserError: If no window can be drawn yet.
         """
         count = self._sampler.num_windows
         if count < 1:
@@ -153,7 +153,7 @@ class HostBuffer:
         """Restores a copy of the result of `to_arrays`, of the host or a device. Returns the pending priorities.
 
         Raises:
-            UserError: the sizes differ from the buffer's.
+            UserError: If the sizes differ from the buffer's.
         """
         own = self.to_arrays()
         expected, actual = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), each) for each in (own, arrays))

@@ -58,12 +58,12 @@ class HostStorage:
     """Steps in the bytes of `device.storage`. Thread-safety: one thread at a time.
 
     Args:
-        sizes: of the ring.
-        shapes: of a slot (see `sizes.make_sizes`).
-        arrays: of a full ring, whose oldest step is the first; None allocates those of an empty one.
+        sizes: Sizes of the ring.
+        shapes: Shapes of a slot (see `sizes.make_sizes`).
+        arrays: Arrays of a full ring, whose oldest step is the first; None allocates those of an empty one.
 
     Attributes:
-        arrays: of the ring; see `jaxsrl.replay.device.storage`.
+        arrays: Arrays of the ring; see `jaxsrl.replay.device.storage`.
         position: fill state of the ring.
 
     Raises:
@@ -99,7 +99,7 @@ class HostStorage:
         The newest step of a row that it does not continue (`continuing_rows`) is no longer valid.
 
         Raises:
-            BadEnvOutputError: its shapes differ from the ring's.
+            BadEnvOutputError: If its shapes differ from the ring's.
         """
         leaves = self._leaves_of(slot)
         sizes, position = self._sizes, self.position

@@ -30,8 +30,8 @@ class BasePolicy:
         """Returns actions and the next state.
 
         Args:
-            observation: of one environment, or a batch with a leading axis of rows in each array. Rows of a multi-agent
-                environment are its agents, and the leading axis is required.
+            observation: Observation of one environment, or a batch with a leading axis of rows in each array. Rows of a
+                multi-agent environment are its agents, and the leading axis is required.
             state: result of the previous call with the same rows; None at the start of episodes.
             is_first: [rows] bool, which rows start an episode; None: all rows if `state` is None, otherwise no row.
 

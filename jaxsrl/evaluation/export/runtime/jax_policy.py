@@ -14,7 +14,7 @@ class Policy(BasePolicy):
 
     Args:
         sample: whether actions are sampled from the policy's distribution instead of the most likely ones.
-        seed: of sampled actions.
+        seed: Seed of sampled actions.
     """
 
     def __init__(self, sample: bool = False, seed: int = 0) -> None:
