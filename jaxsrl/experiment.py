@@ -24,7 +24,7 @@ from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.run_name import with_name_again, with_run_name
-from jaxsrl.config.serialization import from_json
+from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.config.without_effect import validate_effect
 from jaxsrl.envs.registry import made_from, make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport
@@ -373,7 +373,7 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
     if parsed.run.seeds > 1:
         sys.exit(_train_seeds(parsed))
     use_synchronous_cpu_dispatch()
-    join(parsed.run.distributed, parsed.run.machine.num_cpu_devices)
+    join(parsed.run.distributed, parsed.run.machine.num_cpu_devices, to_json(parsed))
     with stop_on_signals(exit_now):
         stopped_by = parsed.train().stopped_by
         if stopped_by:

@@ -111,7 +111,7 @@ class RunDirectory:
         earlier = read_json(path) if path.exists() else []
         if earlier[-1:] != [provenance]:
             lines = [line for old in earlier[-1:] for line in differences(old, provenance)]
-            if changed := [line for line in lines if line.startswith(("commit", "versions"))]:
+            if changed := [line for line in lines if line.startswith(("commit", "source", "versions"))]:
                 self.log("another version of the code: " + ", ".join(changed))
             write_json(path, [*earlier, provenance])
 

@@ -384,7 +384,7 @@ class DistributedConfig:
                 )
             return
         host, _, port = self.coordinator.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise UserError(f"distributed.coordinator must be HOST:PORT or auto: got {self.coordinator!r}")
         if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
             raise UserError(

@@ -1,9 +1,13 @@
 """Provenance of a run: its command, the commit and versions of the code, and the machine."""
 
+import functools
+import hashlib
 import os
+import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +43,32 @@ def read_provenance() -> dict[str, Any]:
     """Returns the provenance of a run of this process as JSON data; call it when the environments' package is imported.
 
     Returns:
-        `command`, see `read_command`; `commit`, "" outside a checkout; `versions` by package; and
+        `command`, see `read_command`; `commit`, "" outside a checkout; `source`, see `read_code`; `versions` by package; and
         `hardware`: `cpu`, `cores` and `gpu` ("" without one).
     """
     versions = read_versions()
     return {
         "command": read_command(),
         "commit": versions.pop("commit"),
+        "source": versions.pop("source"),
         "versions": versions,
         "hardware": {"cpu": cpu_model(), "cores": count_cores(), "gpu": _gpus()},
     }
 
 
 def read_versions() -> dict[str, str]:
-    """Returns what must be equal in all processes of a run: the commit of jaxsrl's code, and the versions of packages."""
-    return {"commit": describe_commit(_ROOT), **_versions()}
+    """Returns what must be equal in all processes of a run: commit and contents of jaxsrl's code, and versions of packages."""
+    return {"commit": describe_commit(_ROOT), **read_code(), **_versions()}
+
+
+@functools.cache
+def read_code() -> Mapping[str, str]:
+    """Returns the sha256 of the source files of jaxsrl, as "source", and the version of Python."""
+    digest = hashlib.sha256()
+    for package in ("agents", "envpool_bridge", "jaxsrl"):
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes())
+    return {"source": digest.hexdigest()[:16], "python": platform.python_version()}
 
 
 def read_command() -> str:

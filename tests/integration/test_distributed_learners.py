@@ -118,12 +118,45 @@ def test_a_signal_to_one_stops_both_after_the_same_update(tmp_path):
     assert (tmp_path / "run" / "checkpoints" / str(update)).is_dir()
 
 
-def test_processes_reject_different_experiments(tmp_path):
-    ended = ends(start_two(tmp_path, "--plan", "multiple_learners", own={1: ("--run.seed", "7")}))
-    assert [status for status, _, _ in ended] == [2, 2], ended
-    for _, _, stderr in ended:
-        assert "process 1 was started with another experiment than process 0" in stderr
-        assert "run.seed: 0 -> 7" in stderr
+def again(process, *flags, root=learner_processes.ROOT):
+    """Starts a process with the flags of another one, and more."""
+    return learner_processes.start(*process.args[1:], *flags, root=root)
+
+
+def test_processes_of_other_code_or_options_are_rejected_and_the_run_goes_on(tmp_path):
+    copy = tmp_path / "copy"
+    for package in ("agents", "envpool_bridge", "experiments", "jaxsrl"):
+        shutil.copytree(learner_processes.ROOT / package, copy / package)
+    with (copy / "agents/ppo.py").open("a") as file:
+        file.write("# another line\n")
+    started = start_two(tmp_path, "--plan", "multiple_learners", own={1: ("--run.seed", "7")}, updates=100_000)
+    other_seed, other_code = ends([started[1], again(started[1], "--run.seed", "0", root=copy)], seconds=120)
+    assert started[0].poll() is None
+    started[1] = again(started[1], "--run.seed", "0")
+    wait_for_checkpoint(tmp_path)
+    third = ends([again(started[1])], seconds=60)[0]
+    started[0].send_signal(signal.SIGTERM)
+    for (status, _, said), words in (
+        (other_seed, "run.seed: 0 -> 7"),
+        (other_code, "source: "),
+        (third, "process 1 of this run is already there (process "),
+    ):
+        assert (status, said.count("error: ")) == (2, 1), said
+        assert words in said.splitlines()[-1]
+    ended = ends(started, seconds=60)
+    assert [status for status, _, _ in ended] == [143, 143], ended
+    assert ended[0][2].count("rejected process ") == 3
+
+
+def test_a_coordinator_that_is_none_is_rejected(tmp_path):
+    addresses = ("no-such-host.invalid:7777", "192.0.2.1:7777")
+    ended = ends([again_at(tmp_path, address, process) for process, address in ((1, addresses[0]), (0, addresses[1]))])
+    assert [(status, len(said.strip().splitlines())) for status, _, said in ended] == [(2, 1), (2, 1)], ended
+
+
+def again_at(directory, address, process):
+    place = ("--distributed.coordinator", address, "--distributed.num-processes", "2")
+    return start(directory, *place, "--distributed.process-id", str(process))
 
 
 def test_process_reports_missing_others(tmp_path):

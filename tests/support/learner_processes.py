@@ -11,12 +11,12 @@ ROOT = Path(__file__).parents[2]
 END_SECONDS = 240  # of a run, whose programs may have to be compiled beside other tests
 
 
-def start(program: str, *flags: str) -> subprocess.Popen[str]:
-    """Starts a program of the repository; it has one CPU device unless the flags say otherwise."""
+def start(program: str, *flags: str, root: Path = ROOT) -> subprocess.Popen[str]:
+    """Starts a program of the repository, or of a copy; it has one CPU device unless the flags say otherwise."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    environment |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, program, *flags], cwd=ROOT, env=environment, **pipes)
+    return subprocess.Popen([sys.executable, program, *flags], cwd=root, env=environment, **pipes)
 
 
 def start_two(programs: str | tuple[str, str], *flags: str, own: dict[int, tuple[str, ...]] | None = None):

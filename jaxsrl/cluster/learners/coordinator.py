@@ -8,6 +8,7 @@ from typing import Any
 
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.store import Arrays, Restored
+from jaxsrl.cluster.learners.gate import MAY_DIFFER
 from jaxsrl.cluster.learners.host_gather import broadcast, gather, pack, unpack
 from jaxsrl.cluster.learners.processes import FailedLearnerError, LostLearnerError, Processes
 from jaxsrl.cluster.learners.row_shards import merge_row_shards, row_arrays, row_shard
@@ -20,7 +21,6 @@ from jaxsrl.training.trainable import Trainable
 
 _IDENTITY, _CHECKPOINT, _METRICS = "jaxsrl/identity", "jaxsrl/checkpoint", "jaxsrl/metrics/"
 _DIFFERENCES, _DECISION = "jaxsrl/differences/", "jaxsrl/decision/"
-_MAY_DIFFER = (".distributed", ".directory")
 
 
 class ProcessCoordinator(Coordinator):
@@ -51,7 +51,7 @@ class ProcessCoordinator(Coordinator):
         if processes.is_main:
             processes.send(_IDENTITY, text)
         lines = differences(json.loads(processes.wait_for(_IDENTITY)), json.loads(text))
-        lines = [line for line in lines if not any(name in line.split(":")[0] for name in _MAY_DIFFER)]
+        lines = [line for line in lines if not any(name in line.split(":")[0] for name in MAY_DIFFER)]
         processes.send(f"{_DIFFERENCES}{processes.process_id}", json.dumps(lines))
         every = [json.loads(processes.wait_for(f"{_DIFFERENCES}{each}")) for each in range(processes.num_processes)]
         if not any(every):

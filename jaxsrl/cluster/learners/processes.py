@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
 from typing import Any
 
@@ -12,16 +12,16 @@ import jax
 
 from envpool_bridge.errors import EnvPoolError, UserError
 from jaxsrl.cluster.learners.abort_handler import AbortHandler
+from jaxsrl.cluster.learners.gate import Gate, Members, describe_gone, enter, validate_own_name
 from jaxsrl.config.parts import AUTO, DistributedConfig
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.machine.lifecycle import REQUEUE_STATUS, OtherProcessError, RequeueError, call_in_thread, error_status
+from jaxsrl.machine.provenance import read_versions
 
 _FAILED, _HEARD, _SHUTDOWN_SECONDS = "jaxsrl/failed/", "jaxsrl/heard/", 10
 _LOOK_SECONDS, _REASON_SECONDS, _HEARD_SECONDS = 0.2, 3.0, 5.0
-_LOST = (
-    "jax lost another learner process of this run (above it says what it saw): it was killed or its host is gone; the same "
-    "command at every process resumes from the newest checkpoint"
-)
+_members: Members = {}
+_gates: list[Gate] = []
 
 
 class LostLearnerError(RequeueError):
@@ -46,8 +46,8 @@ class Processes:
         self.process_id, self.num_processes, self.wait_seconds = process_id, num_processes, wait_seconds
         self.is_main = process_id == 0
         self._client, self._barriers = client, 0
-        self._reason = _LOST
-        self._abort = AbortHandler(lambda: self._reason, REQUEUE_STATUS)
+        self._reason = ""
+        self._abort = AbortHandler(lambda: self._reason or _describe_lost(), REQUEUE_STATUS)
 
     def send(self, key: str, text: str) -> None:
         """Publishes a text for every process under `key`; it replaces an earlier one."""
@@ -137,6 +137,7 @@ class Processes:
             FailedLearnerError: one failed.
         """
         self.wait_at_barrier()
+        _members.clear()
         jax.distributed.shutdown()
 
     def _publish(self, error: BaseException) -> None:
@@ -179,8 +180,7 @@ class Processes:
                 break
             time.sleep(_LOOK_SECONDS)
         raise LostLearnerError(
-            f"the connection to another learner process broke ({_first_line(error)}): it was killed or its host is gone; the "
-            f"same command at every process resumes from the newest checkpoint"
+            f"the connection to another learner process broke ({_first_line(error)}): {_describe_lost()}"
         ) from error
 
     def _waited(self, call: Callable[[], Any], what: str) -> Any:
@@ -200,16 +200,20 @@ class Processes:
         ) from error
 
 
-def join(config: DistributedConfig, num_cpu_devices: int = 0) -> Processes | None:
+def join(
+    config: DistributedConfig, num_cpu_devices: int = 0, experiment: Mapping[str, Any] | None = None
+) -> Processes | None:
     """Joins the others, before jax has devices; None for a run of one process, or where this process has joined already.
 
     Args:
         config: where the others are.
         num_cpu_devices: devices to split this process's host into; 0 leaves it whole.
+        experiment: options that are equal at every process, as JSON data.
 
     Raises:
-        UserError: jax has its devices already, or the scheduler's variables are not there. (Where the others do not come in time,
-            jax ends the process; our handler says so and exits with status 75.)
+        UserError: jax has its devices already, the scheduler's variables are not there, or process 0 rejects this process.
+        RequeueError: the others did not come in time. (With a scheduler's variables jax then ends the process; our handler says so
+            and exits with status 75.)
     """
     if not config.is_on:
         return None
@@ -218,9 +222,10 @@ def join(config: DistributedConfig, num_cpu_devices: int = 0) -> Processes | Non
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     given: dict[str, Any] = {}
     if config.coordinator != AUTO:
+        service = _enter(config, {"experiment": experiment, **read_versions()}) if config.num_processes > 1 else ""
         given = {
-            "coordinator_address": config.coordinator,
-            "coordinator_bind_address": config.coordinator,  # jax's own choice would be every interface
+            "coordinator_address": service or config.coordinator,
+            "coordinator_bind_address": service or config.coordinator,  # jax's own choice would be every interface
             "num_processes": config.num_processes,
             "process_id": config.process_id,
             "cluster_detection_method": "deactivate",
@@ -250,6 +255,29 @@ def join(config: DistributedConfig, num_cpu_devices: int = 0) -> Processes | Non
     finally:
         abort.remove()
     return joined(config)
+
+
+def _enter(config: DistributedConfig, identity: Mapping[str, Any]) -> str:
+    """Waits until process 0 has admitted all processes; returns the address of jax's service."""
+    validate_own_name(config)
+    _members.clear()
+    while _gates:
+        _gates.pop().close()
+    if config.process_id:
+        service, members = enter(config, identity)
+    else:
+        _gates.append(gate := Gate(config, identity))
+        service, members = gate.service, gate.wait()
+    _members.update(members)
+    return service
+
+
+def _describe_lost() -> str:
+    """Describes the loss of another learner process, with its machine where its connection has ended."""
+    return (
+        f"{describe_gone(_members) or 'another learner process of this run'} was killed or its host is gone (jax says above what "
+        f"it saw); the same command at every process resumes from the newest checkpoint"
+    )
 
 
 def learner_processes(config: RunConfig) -> Processes | None:

@@ -14,6 +14,7 @@ from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl.collect.acting_agent import acting_agent, read_jax_settings
 from jaxsrl.collect.collector import CollectorConfig
 from jaxsrl.collect.slot_layout import agent_layout, trajectory_shapes
+from jaxsrl.machine.provenance import read_code
 
 PART_BYTES = 16 << 20
 """Of experience that is fetched or restored at a time."""
@@ -34,6 +35,7 @@ class ReplaySetup:
         num_hosts: environment hosts, in row order.
         key_impl: name of the implementation of the run's key of updates.
         jax_settings: jax settings of the learner's process, by name.
+        code: Code of the learner's process; see `read_code`.
         journal: name of the journal of all inserted steps; "" for none.
     """
 
@@ -43,6 +45,7 @@ class ReplaySetup:
     num_hosts: int
     key_impl: str
     jax_settings: Mapping[str, Any]
+    code: Mapping[str, str]
     journal: str = ""
 
 
@@ -66,6 +69,7 @@ def make_replay_setup(config: CollectorConfig, update_key: jax.Array) -> ReplayS
         num_hosts=plan.environments.replicas,
         key_impl=str(jax.random.key_impl(update_key)),
         jax_settings=read_jax_settings(),
+        code=read_code(),
         journal=config.journal,
     )
 
