@@ -123,7 +123,7 @@ def again(process, *flags, root=learner_processes.ROOT):
     return learner_processes.start(*process.args[1:], *flags, root=root)
 
 
-def test_processes_of_other_code_or_options_are_rejected_and_the_run_goes_on(tmp_path):
+def test_other_code_and_options_are_rejected_and_the_run_goes_on(tmp_path):
     copy = tmp_path / "copy"
     for package in ("agents", "envpool_bridge", "experiments", "jaxsrl"):
         shutil.copytree(learner_processes.ROOT / package, copy / package)

@@ -61,7 +61,7 @@ def join():
         (1, 2, {"experiment": {"run": {"seed": 7}}}, "experiment.run.seed: 0 -> 7"),
     ],
 )
-def test_a_process_of_another_run_is_rejected_and_the_right_one_joins(join, address, number, count, identity, words):
+def test_another_run_is_rejected_and_the_right_process_joins(join, address, number, count, identity, words):
     with gate_of(address) as gate, ThreadPoolExecutor() as threads:
         waits = threads.submit(gate.wait)
         with pytest.raises(UserError, match=words) as error:
@@ -74,7 +74,7 @@ def test_a_process_of_another_run_is_rejected_and_the_right_one_joins(join, addr
 
 
 @pytest.mark.parametrize("is_started", [False, True])
-def test_a_second_process_of_a_number_is_rejected_while_the_first_is_there(join, address, is_started):
+def test_a_second_process_of_a_number_is_rejected(join, address, is_started):
     with gate_of(address, 2 if is_started else 3) as gate, ThreadPoolExecutor() as threads:
         waits = threads.submit(gate.wait) if is_started else None
         first = threads.submit(join, process(address, 1, gate._config.num_processes), IDENTITY)
