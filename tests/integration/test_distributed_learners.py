@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ def start(directory: Path, *flags: str, updates: int = UPDATES):
 def start_two(
     directory: Path,
     *flags: str,
-    own: dict[int, tuple[str, ...]] | None = None,
+    own: Mapping[int, tuple[str, ...]] | None = None,
     updates: int = UPDATES,
     programs: tuple[str, str] = (PPO, PPO),
 ):

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ def start(program: str, *flags: str, root: Path = ROOT) -> subprocess.Popen[str]
     return subprocess.Popen([sys.executable, program, *flags], cwd=root, env=environment, **pipes)
 
 
-def start_two(programs: str | tuple[str, str], *flags: str, own: dict[int, tuple[str, ...]] | None = None):
+def start_two(programs: str | tuple[str, str], *flags: str, own: Mapping[int, tuple[str, ...]] | None = None):
     """Starts two learner processes of one device each; `own` are further flags by process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
