@@ -7,14 +7,14 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxsrl.machine.package_names import find_version
 from jaxsrl.machine.resources import count_cores, cpu_model
 
-_PACKAGES = ("jaxsrl", "jax", "gymnasium")
+_PACKAGES = ("jaxsrl", "jax", "jaxlib", "numpy", "flax", "optax", "gymnasium")
 _ENV_PACKAGES = {
     "ale-py": "ale_py",
     "box2d": "Box2D",
@@ -58,17 +58,18 @@ def read_provenance() -> dict[str, Any]:
 
 def read_versions() -> dict[str, str]:
     """Returns what must be equal in all processes of a run: commit and contents of jaxsrl's code, and versions of packages."""
-    return {"commit": describe_commit(_ROOT), **read_code(), **_versions()}
+    imported = [name for name, module in _ENV_PACKAGES.items() if module in sys.modules]
+    return {"commit": describe_commit(_ROOT), **read_code(), **_find_versions(imported)}
 
 
 @functools.cache
 def read_code() -> Mapping[str, str]:
-    """Returns the sha256 of the source files of jaxsrl, as "source", and the version of Python."""
+    """Returns the sha256 of the source files of jaxsrl, as "source", and the versions of Python and of the packages for all runs."""
     digest = hashlib.sha256()
     for package in ("agents", "envpool_bridge", "jaxsrl"):
         for path in sorted((_ROOT / package).rglob("*.py")):
             digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes())
-    return {"source": digest.hexdigest()[:16], "python": platform.python_version()}
+    return {"source": digest.hexdigest()[:16], "python": platform.python_version(), **_find_versions(_PACKAGES)}
 
 
 def read_command() -> str:
@@ -115,8 +116,7 @@ def describe_commit(root: Path) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _versions() -> dict[str, str]:
-    names = [*_PACKAGES, *(name for name, module in _ENV_PACKAGES.items() if module in sys.modules)]
+def _find_versions(names: Iterable[str]) -> dict[str, str]:
     return {name: version for name in names if (version := find_version(name, missing=""))}
 
 

@@ -32,7 +32,7 @@ class Gate:
     """Process 0's side. Thread-safe. It stays open until this process ends, and rejects processes that come later.
 
     Args:
-        config: of the learner processes.
+        config: Options of the learner processes.
         identity: JSON data that must be equal in all of them.
 
     Raises:

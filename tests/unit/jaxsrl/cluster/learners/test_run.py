@@ -16,6 +16,7 @@ def test_each_process_of_a_host_uses_its_own_devices(local_devices, expected, mo
     monkeypatch.setattr(jax.distributed, "initialize", lambda **settings: given.update(settings))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
     monkeypatch.setattr(processes, "joined", lambda _: None)
+    monkeypatch.setattr(processes, "_enter", lambda config, _: config.coordinator)
     processes.join(DistributedConfig(**TWO, process_id=1, local_devices=local_devices))
     assert given["local_device_ids"] == expected
     assert (given["num_processes"], given["process_id"]) == (2, 1)
