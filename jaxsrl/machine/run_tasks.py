@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Protocol
 
 from envpool_bridge.errors import EnvPoolError, UserError
+from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 from jaxsrl.machine.bound_command import bound_command
-from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
+from jaxsrl.machine.lifecycle import REQUEUE_STATUS, exit_status, stop_on_signals
 from jaxsrl.machine.resources import count_cores
 
 POLL_SECONDS = 0.2
 _STOP_SECONDS = 300.0  # a run saves before it stops
+_MOST_RESUMES = 5  # a configuration that needs too much memory is killed each time
+_KILLED = {REQUEUE_STATUS, *(128 + number for number in STOP_SIGNALS)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,8 @@ def run_tasks(
 ) -> int:
     """Runs commands; returns an exit status. No process remains.
 
-    A stop signal is passed on to the processes. After a failed one the others stop in the same way.
+    A stop signal is passed on to the processes. After a failed one the others stop in the same way. One that a signal ended starts
+    again.
 
     Args:
         tasks: Tasks to run, in this order.
@@ -121,6 +125,50 @@ def stop_processes(processes: Sequence[Process], signal_name: str, show: Callabl
             process.wait()
 
 
+class ResumedProcess:
+    """A process that starts again if a signal or the loss of a machine ended it: the command then resumes. Thread-safety: one thread.
+
+    Args:
+        task: Its command.
+        start: Function that starts the command.
+        show: Function that is called with a line for each end by a signal.
+        is_stopped: Function that returns whether it starts no more.
+    """
+
+    def __init__(self, task: Task, start: Start, show: Callable[[str], None], is_stopped: Callable[[], object]) -> None:
+        self._task, self._start, self._show, self._is_stopped, self._resumes = task, start, show, is_stopped, 0
+        self._cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+        self._process = start(task)
+
+    def poll(self) -> int | None:
+        """Returns the exit status; None while it runs or has just started again."""
+        status = self._process.poll()
+        if status is None or not (status < 0 or status in _KILLED):
+            return status
+        if self._resumes >= _MOST_RESUMES or self._is_stopped():
+            return status
+        self._resumes += 1
+        self._show(
+            f"{self._task.name} ended by a signal or a lost machine (exit status {status}): resume {self._resumes} of at most "
+            f"{_MOST_RESUMES}"
+        )
+        with _only_cores(self._cores):
+            self._process = self._start(self._task)
+        return None
+
+    def send_signal(self, sig: int, /) -> None:
+        """Sends a signal, unless it has ended."""
+        self._process.send_signal(sig)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the exit status. Raises subprocess.TimeoutExpired if it does not end within `timeout` seconds."""
+        return self._process.wait(timeout)
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._process.kill()
+
+
 class _Processes:
     """Processes of the tasks. Thread-safety: the main thread."""
 
@@ -165,7 +213,7 @@ class _Processes:
     def _start(self, task: Task, cores: set[int]) -> None:
         start = self._start_elsewhere or start_here
         with _only_cores(cores):
-            self._running[task.name] = start(task), cores
+            self._running[task.name] = ResumedProcess(task, start, self._show, lambda: self._signal), cores
         self._show(f"{task.name} starts" + (f": see {task.output}" if task.output else ""))
 
     def _collect(self) -> None:

@@ -11,7 +11,7 @@ from envpool_bridge.errors import EnvPoolError
 from jaxsrl.checkpoints.run_directory import read_json
 from jaxsrl.machine.lifecycle import exit_status, stop_on_signals
 from jaxsrl.machine.python_command import python_command
-from jaxsrl.machine.run_tasks import Process, Start, Task, start_here, stop_processes
+from jaxsrl.machine.run_tasks import Process, ResumedProcess, Start, Task, start_here, stop_processes
 from jaxsrl.terminal.format import format_number
 from jaxsrl.tune.study import RESULT, Sweep, drawn_trials, import_optuna, make_sampler, open_study, trial_name
 
@@ -40,7 +40,7 @@ def run_trials(
         start: starts the process of a trial; None for processes of this machine.
 
     Returns:
-        0; 1 if a trial failed; the status of the signal after a stop signal.
+        0; 1 if a trial failed, also in an earlier call; the status of the signal after a stop signal.
     """
     runner = _Runner(directory, sweep, trials, jobs, show, start or start_here)
     with stop_on_signals(runner.request_stop):
@@ -52,7 +52,6 @@ class _Runner:
     """Processes of trials. Thread-safety: one thread.
 
     Attributes:
-        has_failed: whether a trial failed.
         stop_signal: name of the signal that stopped the sweep; "" without one.
     """
 
@@ -65,7 +64,7 @@ class _Runner:
         show: Callable[[str], None],
         start: Start,
     ) -> None:
-        self.has_failed, self._start = False, start
+        self._start = start
         # No threading.Event: a signal's handler would wait forever for a lock that the code below it holds.
         self.stop_signal = ""
         self._directory, self._sweep, self._trials, self._jobs, self._show = directory, sweep, trials, jobs, show
@@ -77,6 +76,11 @@ class _Runner:
     def request_stop(self, signal_name: str) -> None:
         """Makes `run` stop the trials."""
         self.stop_signal = signal_name
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a trial failed, in this call or an earlier one."""
+        return any(trial.state == self._states.FAIL for trial in drawn_trials(self._study, self._space))
 
     def run(self) -> None:
         """Runs trials until all are finished or `request_stop` is called. No process remains."""
@@ -117,7 +121,8 @@ class _Runner:
         while len(self._processes) < self._jobs and (number := self._next_number()) is not None:
             name = trial_name(number)
             command = python_command(_TRAIN_TRIAL, str(self._directory), str(number))
-            self._processes[number] = self._start(Task(name, command, self._directory / f"{name}.txt"))
+            task = Task(name, command, self._directory / f"{name}.txt")
+            self._processes[number] = ResumedProcess(task, self._start, self._show, lambda: self.stop_signal)
             started = True
         return started
 
@@ -140,7 +145,6 @@ class _Runner:
         path = self._directory / trial_name(number) / RESULT
         result = read_json(path) if status == 0 and path.exists() else {"value": None}
         if result["value"] is None:
-            self.has_failed = True
             self._study.tell(number, state=self._states.FAIL)
             self._show(
                 f"{trial_name(number)} failed with exit status {status}: see {self._directory / trial_name(number)}.txt"

@@ -1,4 +1,4 @@
-"""Tasks that are started elsewhere: their number, and errors that come with a stop signal."""
+"""Tasks that are started elsewhere: their number, ends by signals, and errors that come with a stop signal."""
 
 import os
 import signal
@@ -60,6 +60,26 @@ def test_a_signal_counts_more_than_an_error_after_it():
     assert run_tasks(TASKS, 2, lambda line: None, 0.0, start) == 128 + signal.SIGTERM
     assert [process.signals for process in processes] == [[signal.SIGTERM]] * 2
     assert all(process.is_killed for process in processes)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "starts"),
+    [
+        ([-9, 75, 143, 0], 0, 4),  # killed, lost a machine, stopped
+        ([1, 0], 1, 1),  # the configuration failed
+        ([-9] * 7, 137, 6),  # killed each time, perhaps for its memory
+    ],
+)
+def test_an_end_by_a_signal_is_no_failure(ends, status, starts):
+    tasks, lines = [], []
+
+    def start(task):
+        tasks.append(task)
+        return Process(ends[len(tasks) - 1])
+
+    assert run_tasks(TASKS[:1], 1, lines.append, 0.0, start) == status
+    assert tasks == TASKS[:1] * starts
+    assert sum("ended by a signal or a lost machine" in line for line in lines) == starts - 1
 
 
 def test_a_signal_during_a_wait_needs_no_lock():
