@@ -64,7 +64,7 @@ def read_versions() -> dict[str, str]:
 
 @functools.cache
 def read_code() -> Mapping[str, str]:
-    """Returns the sha256 of the source files of jaxsrl, as "source", and the versions of Python and of the packages for all runs."""
+    """Returns the sha256 of the source files of jaxsrl, as "source", and the versions of Python and the packages of all runs."""
     digest = hashlib.sha256()
     for package in ("agents", "envpool_bridge", "jaxsrl"):
         for path in sorted((_ROOT / package).rglob("*.py")):

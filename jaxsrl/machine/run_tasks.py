@@ -126,7 +126,7 @@ def stop_processes(processes: Sequence[Process], signal_name: str, show: Callabl
 
 
 class ResumedProcess:
-    """A process that starts again if a signal or the loss of a machine ended it: the command then resumes. Thread-safety: one thread.
+    """A process that starts again if a signal or a lost machine ended it: the command then resumes. Thread-safety: one thread.
 
     Args:
         task: Its command.

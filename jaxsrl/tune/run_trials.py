@@ -79,7 +79,7 @@ class _Runner:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a trial failed, in this call or an earlier one."""
+        """Returns whether a trial failed, in this call or an earlier one."""
         return any(trial.state == self._states.FAIL for trial in drawn_trials(self._study, self._space))
 
     def run(self) -> None:

@@ -16,7 +16,7 @@ def sent(**changed):
     return pickle.dumps(SimpleNamespace(code={**read_code(), **changed}, jax_settings=read_jax_settings()))
 
 
-def test_a_machine_with_other_code_than_the_learners_rejects_its_settings():
+def test_settings_of_a_learner_with_other_code_are_rejected():
     assert load_setup(sent()).code == read_code()
     for name in ("source", "python", "jax", "numpy"):
         with pytest.raises(UserError, match=f"{name}: 'other' -> '{read_code()[name]}'; install") as error:
