@@ -18,22 +18,13 @@ BenchmarkName = Literal[
     "train",
     "learn",
     "plans",
-    "latency-hiding",
-    "scaling",
-    "uneven-steps",
     "on-device",
-    "recurrent",
-    "replay",
-    "search",
-    "arena",
-    "offline",
     "cluster",
-    "overhead",
     "gpu",
 ]
 BENCHMARKS: tuple[BenchmarkName, ...] = get_args(BenchmarkName)
 
-_MAY_BE_ZERO = frozenset({"workers_per_lane", "competing_processes", "max_policy_lag", "priority_exponent"})
+_MAY_BE_ZERO = frozenset({"workers_per_lane", "competing_processes", "max_policy_lag"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +33,8 @@ class BenchCommand:
 
     Attributes:
         name: Name of the benchmark. "pool" steps environments, "train" trains PPO, "learn" trains it to a return next to
-            stable-baselines3, and "plans" trains it under every plan. "latency-hiding" trains on sleeping environments, "scaling"
-            on increasing numbers of them, and "uneven-steps" steps those of different speeds. "on-device" trains on JAX
-            environments, "recurrent" with recurrent cores. "replay" fills and samples replay buffers, "search" plans ahead
-            with a model, "arena" plays games, and "offline" learns from a dataset. "cluster" measures the cost of a Ray
-            cluster and "overhead" that of all checks. "gpu" runs the accelerator's tests.
+            stable-baselines3, and "plans" trains it under every plan. "on-device" trains on JAX environments. "cluster"
+            measures the cost of a Ray cluster. "gpu" runs the accelerator's tests.
         flags: Flags of the benchmark.
     """
 

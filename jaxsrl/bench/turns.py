@@ -28,15 +28,6 @@ def median_ratio(values: Sequence[float], baseline: Sequence[float]) -> float:
     return statistics.median(value / base for value, base in zip(values, baseline, strict=True))
 
 
-def calls_per_second(call: Callable[[], Any], seconds: float) -> float:
-    """Calls for some seconds, at least once; returns calls per second."""
-    calls, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or calls == 0:
-        call()
-        calls += 1
-    return calls / elapsed
-
-
 def per_second(call: Callable[[], Any], count: int) -> float:
     """Calls once; returns `count` divided by the seconds of the call."""
     start = time.perf_counter()

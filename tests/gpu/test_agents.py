@@ -6,9 +6,7 @@ import pytest
 
 from agents.networks.config import NetworkConfig
 from envpool_bridge.envs.config import EnvConfig
-from jaxsrl.bench.offline import bench_offline
 from jaxsrl.bench.on_device import bench_on_device
-from jaxsrl.bench.search import bench_search
 from jaxsrl.bench.train import measure_training
 from jaxsrl.metrics.record_file import SPEED, read_steady_records
 from tests.gpu.conftest import DRY
@@ -39,27 +37,6 @@ def test_speed_of_halfcheetah(row, size):
         network=NetworkConfig(hidden_sizes=(64, 64)),
     )
     row(f"train HalfCheetah-v5: {size_of(measured)}", *cells(measured))
-
-
-@pytest.mark.seconds(25)
-def test_speed_of_offline_learning(row, size):
-    measured = bench_offline(size(200_000, 3_000), gradient_steps=size(200, 2), rounds=size(6, 1))
-    row(
-        "IQL 256x256, batches of 256, gradient steps",
-        f"{measured['plan_steps_per_second']:,.0f} a second",
-        f"{measured['ratio']:.2f} of one scan over data on the device",
-    )
-
-
-@pytest.mark.seconds(40)
-def test_speed_of_search(row, size):
-    measured = bench_search(size((128, 1_024), (4,)), (size(16, 2),), size(256, 8), size(6, 1), size(0.3, 0.0))
-    for search in measured["searches"]:
-        row(
-            f"Gumbel search, {search['rows']:,} rows, {search['simulations']} simulations, model of two layers of 256",
-            f"{search['searches_per_second']:,.0f} searches/s",
-            f"{search['ratio_to_mctx']:.2f} of mctx with one key for all rows",
-        )
 
 
 RUNS = {

@@ -19,7 +19,6 @@ from agents.search.gumbel import GumbelConfig
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.errors import UserError
-from jaxsrl.bench.arena import bench_arena
 from jaxsrl.evaluation import arena
 from jaxsrl.evaluation.arena import ArenaConfig, Contestant, Payoffs, load_contestants, play_arena, rate
 from jaxsrl.evaluation.games import evaluate_against
@@ -73,14 +72,6 @@ def test_board_games_of_all_pairs(board_runs, tmp_path, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "a.json").read_text()) == payoffs.to_json()
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.slow
-def test_the_benchmark_measures_a_run_of_a_game(tmp_path):
-    pytest.importorskip("pgx")
-    result = bench_arena(Path(train(tmp_path, "run", TWO_AGENTS, 0)), games=4, rounds=1)
-    assert result["ratio"] == pytest.approx(result["arena_games_per_second"] / result["evaluate_games_per_second"])
-    assert result["evaluate_games_per_second"] > 0
 
 
 @pytest.mark.slow

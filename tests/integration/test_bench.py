@@ -14,19 +14,15 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import jaxsrl.bench.latency_hiding
 import jaxsrl.bench.plans
 import jaxsrl.bench.pool
 from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape
-from jaxsrl.bench.latency_hiding import bench_latency_hiding
 from jaxsrl.bench.plans import bench_plans
 from jaxsrl.bench.pool import PoolSizes, bench_pool
 from jaxsrl.bench.processes import in_own_process
-from jaxsrl.bench.recurrent import bench_recurrent
 from jaxsrl.bench.rivals.vector_envs import gymnasium_vector, run_competing_processes
-from jaxsrl.bench.search import bench_search
 from jaxsrl.bench.train import measure_training
 
 
@@ -232,115 +228,3 @@ def test_bench_plans_measures_each_plan_in_its_own_process():
 def test_bench_plans_rejects_unknown_plan_before_start():
     with pytest.raises(UserError, match="unknown plan 'seriall': .*did you mean serial"):
         bench_plans(("central", "seriall"))
-
-
-def test_bench_latency_hiding_reports_best_division_and_limit(monkeypatch):
-    speeds = {
-        (4, 1): 480.0,
-        (4, 2): 640.0,
-        (8, 1): 1520.0,
-        (8, 2): 1600.0,
-    }  # of 800 and of 1,600 that sleep alone allows
-    asked = []
-
-    def run_apart(settings):
-        asked.append(settings)
-        speed = speeds[settings["num_envs"], settings["workers"]]
-        return {"env_steps_per_second": speed, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
-
-    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "run_apart", run_apart)
-    limits = {"async": 0.75, "apart": 0.875}
-    monkeypatch.setattr(
-        jaxsrl.bench.latency_hiding,
-        "bare_rows",
-        lambda rows, processes, milliseconds, seconds, how="apart": limits[how] * rows / milliseconds * 1000,
-    )
-    result = bench_latency_hiding(5.0, 8, fewer_rows=(4,), divisions=((1, 1), (2, 2), (3, 1)), seconds=1.0)
-    assert [(run["rows"], run["workers"], run["ratio"]) for run in result["runs"]] == [
-        *((4, 1, 0.6), (4, 2, 0.8)),
-        *((8, 1, 0.95), (8, 2, 1.0)),
-    ]
-    assert [(best["rows"], best["workers"], best["ratio"]) for best in result["by_rows"]] == [(4, 2, 0.8), (8, 2, 1.0)]
-    assert [best["limit_together"] for best in result["by_rows"]] == [0.75, 0.75]
-    assert [best["limit_apart"] for best in result["by_rows"]] == [0.875, 0.875]
-    assert result["bottleneck_rows"] == 4
-    assert result["steps"] == "async"
-    assert all(json.loads(settings["env"]["kwargs"]) == {"milliseconds": 5.0} for settings in asked)
-    assert not any(settings["env"]["overlap_rows"] for settings in asked)
-
-
-def test_bench_latency_hiding_measures_threaded_rows(monkeypatch):
-    asked, waits = [], []
-
-    def run_apart(settings):
-        asked.append(EnvConfig(**settings["env"]))
-        return {"env_steps_per_second": 1.0, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
-
-    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "run_apart", run_apart)
-    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "bare_rows", lambda *given: waits.append(given[4:]) or 1.0)
-    result = bench_latency_hiding(5.0, 2, fewer_rows=(), divisions=((1, 1),), steps="threads")
-    assert result["steps"] == "threads"
-    assert [(env.overlap_rows, env.arguments()["halves"]) for env in asked] == [(True, False)]
-    assert waits[-1] == ("together",)
-
-
-def test_bench_latency_hiding_disables_cpu_idle_for_all_runs(monkeypatch):
-    awake, seen = [], []
-
-    @contextlib.contextmanager
-    def disable_cpu_idle():
-        awake.append(True)
-        yield
-        awake.pop()
-
-    def run_apart(settings):
-        seen.append(("run", bool(awake)))
-        return {"env_steps_per_second": 1.0, "inference_latency_ms": 1.0, "learner_idle_share": 0.5}
-
-    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "disable_cpu_idle", disable_cpu_idle)
-    monkeypatch.setattr(jaxsrl.bench.latency_hiding, "run_apart", run_apart)
-    monkeypatch.setattr(
-        jaxsrl.bench.latency_hiding, "bare_rows", lambda *given: seen.append(("limit", bool(awake))) or 1.0
-    )
-    settings = {"rows": 2, "fewer_rows": (), "divisions": ((1, 1),)}
-    assert bench_latency_hiding(**settings, awake=True)["awake"]
-    assert set(seen) == {("run", True), ("limit", True)}
-    seen.clear()
-    assert not bench_latency_hiding(**settings, awake=False)["awake"]
-    assert set(seen) == {("run", False), ("limit", False)}
-
-
-@pytest.mark.slow
-def test_bench_latency_hiding_reports_ratios_to_both_limits():
-    settings = {"fewer_rows": (), "divisions": ((1, 1), (2, 2), (3, 1)), "seconds": 1.0, "limit_seconds": 0.5}
-    result = bench_latency_hiding(20.0, 4, **settings)
-    assert [(run["workers"], run["lanes"]) for run in result["runs"]] == [(1, 1), (2, 2)]
-    assert all(0.0 < run["ratio"] < 2.0 for run in result["runs"])  # a busy machine has no better to offer in a second
-    [best] = result["by_rows"]
-    assert best["ratio"] == max(run["ratio"] for run in result["runs"])
-    assert 0.0 < best["limit_apart"] < 1.1
-    assert 0.0 < best["limit_together"] < 1.1
-    assert result["bottleneck_rows"] == (4 if best["ratio"] < 0.9 else None)
-
-
-def test_bench_latency_hiding_rejects_indivisible_rows():
-    with pytest.raises(UserError, match="rows must divide by one of the workers 3: got 16"):
-        bench_latency_hiding(divisions=((3, 1),))
-    with pytest.raises(UserError, match="lanes must divide workers: got 2 and 3"):
-        bench_latency_hiding(divisions=((3, 2),))
-
-
-@pytest.mark.slow
-def test_bench_recurrent_compares_with_feed_forward():
-    result = bench_recurrent(("gru",), workers=1, num_envs=8, env_steps=8 * 32 * 3, core_size=4, rounds=1)
-    assert [row["core"] for row in result["cores"]] == ["none", "gru"]
-    base, gru = (row["env_steps_per_second"] for row in result["cores"])
-    assert result["cores"][0]["ratio_to_feed_forward"] == 1.0
-    assert result["cores"][1]["ratio_to_feed_forward"] == pytest.approx(gru / base)
-
-
-def test_bench_search_compares_with_mctx_and_the_model_alone():
-    result = bench_search((2, 4), (3,), latent_size=4, rounds=1, seconds=0.001)
-    assert [(row["rows"], row["simulations"]) for row in result["searches"]] == [(2, 3), (4, 3)]
-    assert all(row["searches_per_second"] > 0 and row["ratio_to_mctx"] > 0 for row in result["searches"])
-    assert all(row["time_to_model_alone"] > 0 for row in result["searches"])

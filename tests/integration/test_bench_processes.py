@@ -11,21 +11,19 @@ from envpool_bridge.errors import UserError
 from jaxsrl.bench.processes import answering_processes, run_module, speed_of_all
 from tests.chaos.sessions import begin_session, end_session, members, seconds_until_gone
 
-SETTINGS = {"rows": 2, "processes": 2, "milliseconds": 10.0, "seconds": 600.0, "waiting": "apart"}
-SLEEPS = "from jaxsrl.bench.bare_sleep import bare_rows; bare_rows(2, 2, 10.0, 600.0)"
 TRAINS = "from jaxsrl.bench.one_run import run_apart; run_apart({'workers': 2, 'env_steps': 10**9})"
+SLOW = pytest.mark.slow
 HEEDS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize(
-    ("program", "processes"), [(SLEEPS, 4), pytest.param(TRAINS, 5, marks=pytest.mark.slow)], ids=["sleeps", "trains"]
+    "number", [pytest.param(signal.SIGINT, marks=SLOW), pytest.param(signal.SIGTERM, marks=SLOW), signal.SIGKILL]
 )
-def test_a_benchmark_that_is_stopped_leaves_no_process(program, processes, number):
-    main = begin_session(HEEDS + program, stderr=subprocess.DEVNULL)
+def test_a_benchmark_that_is_stopped_leaves_no_process(number):
+    main = begin_session(HEEDS + TRAINS, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120.0
-        while len(members(main.pid)) < processes:
+        while len(members(main.pid)) < 5:
             assert time.monotonic() < deadline
             assert main.poll() is None
             time.sleep(0.02)
@@ -37,8 +35,8 @@ def test_a_benchmark_that_is_stopped_leaves_no_process(program, processes, numbe
 
 
 def test_a_process_that_takes_too_long_is_ended_with_a_message():
-    with pytest.raises(RuntimeError, match=r"bare_sleep .* failed: expected an end within 1 s"):
-        run_module("jaxsrl.bench.bare_sleep", SETTINGS, 1.0)
+    with pytest.raises(RuntimeError, match=r"one_run .* failed: expected an end within 1 s"):
+        run_module("jaxsrl.bench.one_run", {"env_steps": 10**9}, 1.0)
 
 
 @pytest.mark.slow
@@ -48,8 +46,8 @@ def test_run_module_reports_user_errors():
 
 
 def test_run_module_reports_failure_cause():
-    with pytest.raises(RuntimeError, match="(?s)bare_sleep .*ended with exit status 1:.*unexpected keyword .*'shoe'"):
-        run_module("jaxsrl.bench.bare_sleep", {"shoe": 43}, 300.0)
+    with pytest.raises(RuntimeError, match="(?s)one_run .*ended with exit status 1:.*unexpected keyword .*'shoe'"):
+        run_module("jaxsrl.bench.one_run", {"shoe": 43}, 300.0)
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-import jaxsrl.bench.arena
 import jaxsrl.bench.command
-import jaxsrl.bench.latency_hiding
 import jaxsrl.bench.learn
 import jaxsrl.bench.plans
-import jaxsrl.bench.scaling
 import jaxsrl.cli.main
 from jaxsrl.bench.command import BENCHMARKS, BenchCommand, load_benchmark
 from jaxsrl.cli.find_experiment import find_experiment
@@ -39,17 +35,8 @@ SHORT = {
     "pool": "--workers 1 --envs-per-worker 2 --seconds 0.2 --rounds 2",
     "train": "--workers 1 --num-envs 8 --env-steps 768",
     "plans": "--env-steps 8192 --num-envs 8",
-    "latency-hiding": "--milliseconds 20 --rows 4 --fewer-rows 2",
-    "scaling": "--rows 8 --workers 2 --seconds 1",
-    "uneven-steps": "--rows 2 --least 1 --most 5 --seconds 0.8",
     "on-device": "--num-envs 4 --seconds 0.1",
-    "recurrent": "--cores gru --num-envs 8 --env-steps 768",
-    "replay": "--sizes vector --rounds 1 --seconds 0.02",
-    "offline": "--env-steps 3000 --batch-size 4 --gradient-steps 3 --hidden 4 --rounds 1",
-    "search": "--rows 2 --simulations 3 --latent-size 4 --rounds 1 --seconds 0.001",
-    "arena": "--run runs/ppo_cartpole_seed0 --games 2 --rounds 1",
     "cluster": "--hosts 1 --workers 1 --num-envs 8 --env-steps 2048 --rounds 1",
-    "overhead": "--workers 1 --num-envs 8 --rounds 2",
     "gpu": "",
     "learn": f"--sb3-python {sys.executable} --seeds 1",
 }
@@ -58,53 +45,27 @@ KEYS = {
     "train": {"env_steps_per_second", "wait_share_learner", "inference_latency_ms", "slots_bytes"},
     "learn": {"runs", "sb3_over_jaxsrl", "threshold"},
     "plans": {"plans"},
-    "latency-hiding": {"runs", "by_rows", "bottleneck_rows"},
-    "scaling": {"sizes", "departs_at", "limit", "stopped"},
-    "uneven-steps": {"limit_env_steps_per_second", "asynchronous_ratio", "lockstep_ratio"},
     "on-device": {"sizes", "baselines"},
-    "recurrent": {"cores"},
-    "replay": {"vector", "platform"},
-    "offline": {"ratio", "plan_steps_per_second", "platform"},
-    "search": {"searches", "platform"},
-    "arena": {"ratio", "arena_games_per_second", "evaluate_games_per_second"},
     "cluster": {"ray_over_local", "local_env_steps_per_second"},
-    "overhead": {"cost", "cpu_cost", "guarded_env_steps_per_second"},
 }
 FORKS = {"pool"}  # in the process of the command, which a process that has started jax must not do
 SLOW = {
     "train",
     "pool",
-    "uneven-steps",
     "plans",
-    "latency-hiding",
-    "scaling",
-    "recurrent",
     "cluster",
     "on-device",
-    "replay",
 }
-SLOW |= {"overhead"}
 TRAINED = {"env_steps_per_second": 5.0, "policy_lag_mean": 0.5, "policy_lag_max": 1.0, "learner_idle_share": 0.25}
 TRAINED |= {"peak_memory_bytes": 7, "slots_bytes": 3, "platform": "cpu", "records": 2, "inference_latency_ms": 0.5}
 LEARNED = {"env_steps": 5, "seconds": 2.0, "training_seconds": 1.0}
-HEAD = {"acting_busy": 0.5, "learning_busy": 0.5, "head_cores": 1.0, "cores": 2, "profile": {"MainThread": 0.5}}
 # Results of the benchmarks that start long runs, or compile for long, with which the fast suite looks at what is printed.
 STUBS = {
     "plans": [(jaxsrl.bench.plans, "run_apart", lambda settings: {**TRAINED, "plan": "x", "workers": 2})],
-    "latency-hiding": [
-        (jaxsrl.bench.latency_hiding, "run_apart", lambda settings: TRAINED),
-        (jaxsrl.bench.latency_hiding, "bare_rows", lambda *_: 1.0),
-    ],
-    "arena": [
-        (jaxsrl.bench.arena, "load_agent", lambda run: SimpleNamespace(agent=None, params=None, source=None)),
-        (jaxsrl.bench.arena, "play_arena", lambda *_: None),
-        (jaxsrl.bench.arena, "evaluate", lambda *_, **__: None),
-    ],
     "learn": [
         (jaxsrl.bench.learn, "learn_with_jaxsrl", lambda *_: LEARNED),
         (jaxsrl.bench.learn, "learn_with_sb3", lambda *_: {**LEARNED, "version": "x"}),
     ],
-    "scaling": [(jaxsrl.bench.scaling, "run_module", lambda *_: {**HEAD, "env_steps_per_second": 9.0})],
 }
 
 

@@ -1,4 +1,4 @@
-"""`jaxsrl plan EXPERIMENT --simulate` and `jaxsrl bench scaling`: what they print, and what they refuse."""
+"""`jaxsrl plan EXPERIMENT --simulate`: what they print, and what they refuse."""
 
 import dataclasses
 import json
@@ -6,7 +6,6 @@ import json
 import pytest
 
 import jaxsrl.cli.main
-from jaxsrl.bench.scaling import bench_scaling
 from jaxsrl.planner.calibration import Calibration, load_calibration
 
 CARTPOLE = "experiments/ppo_cartpole.py"
@@ -92,13 +91,3 @@ def test_a_calibration_is_measured_on_this_machine(tmp_path):
     assert 1e-7 < found.doorbell_seconds < 1e-3
     assert found.handover_seconds >= 0
     assert found.gradients_per_update == 32
-
-
-@pytest.mark.slow
-def test_a_head_is_measured_with_rows_that_sleep():
-    found = bench_scaling("cartpole", 20.0, (8, 16), workers=2, seconds=3.0)
-    assert [size["rows"] for size in found["sizes"]] in ([8], [8, 16])
-    first = found["sizes"][0]
-    assert 0 < first["of_sleep"] <= 1.01
-    assert first["head_cores"] > 0
-    assert "MainThread" in first["profile"]
