@@ -1,7 +1,6 @@
 """EnvPool: worker processes of environments and the ring they write into."""
 
 import contextlib
-import os
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from envpool_bridge.envs.protocol import GymnasiumReset, ResetRequest
 from envpool_bridge.errors import PoolClosedError
 from envpool_bridge.faults import failpoint
 from envpool_bridge.faults.journal import open_learner_journal
+from envpool_bridge.limits import count_cores
 from envpool_bridge.options import PoolOptions
 from envpool_bridge.shm import segment as shared_segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
@@ -46,7 +46,7 @@ def _spin_seconds() -> tuple[float, float]:
     More workers than cores would only yield to each other, and an acting thread must not spin on a worker's core
     (docs/benchmarks).
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     with _OPEN_LOCK:
         workers, pools = sum(pool.shape.num_workers for pool in _OPEN), len(_OPEN)
     return _SPIN_SECONDS if workers <= cores else 0.0, _SPIN_SECONDS if workers + pools <= cores else 0.0

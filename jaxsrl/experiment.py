@@ -16,6 +16,7 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.envs.function_source import AnyEnv
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import count_cores
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl import run_plan
 from jaxsrl.cluster.learners.processes import join
@@ -35,7 +36,6 @@ from jaxsrl.evaluation.while_training import evaluation_source
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.lifecycle import exit_now, exit_on_user_error, exit_status, stop_on_signals
 from jaxsrl.machine.provenance import experiment_command, read_command
-from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.split_cpu import set_num_cpu_devices
 from jaxsrl.many_seeds.members import member_configs, member_experiments
 from jaxsrl.many_seeds.processes import this_command, train_in_processes

@@ -14,6 +14,7 @@ import secrets
 import posix_ipc
 
 from envpool_bridge.errors import LayoutMismatchError, SegmentTooLargeError, UserError
+from envpool_bridge.limits import free_host_bytes
 from envpool_bridge.shm.layout import FORMAT_VERSION, SlotLayout
 
 MAGIC = b"JAXSRL\x00\x01"
@@ -87,24 +88,39 @@ def reserve(num_bytes: int, purpose: str) -> int:
 
     Raises:
         UserError: see `validate_machine`.
-        SegmentTooLargeError: /dev/shm cannot hold it.
+        SegmentTooLargeError: /dev/shm, or the memory that this process may use, cannot hold it.
     """
     validate_machine()
-    name = f"/jaxsrl-{os.getpid()}-{secrets.token_hex(8)}"
-    shared = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600)
+    free = free_host_bytes()
+    if free is not None and num_bytes > free:  # the kernel would kill this process
+        raise _too_large(num_bytes, purpose, f"the {free / 2**20:.1f} MiB of memory that are free here")
+    descriptor = _new_memory()
     try:
-        posix_ipc.unlink_shared_memory(name)
-        os.ftruncate(shared.fd, num_bytes)
-        os.posix_fallocate(shared.fd, 0, num_bytes)
+        os.ftruncate(descriptor, num_bytes)
+        os.posix_fallocate(descriptor, 0, num_bytes)
     except OSError as error:
-        os.close(shared.fd)
+        os.close(descriptor)
         if error.errno != errno.ENOSPC:
             raise
-        raise SegmentTooLargeError(
-            f"{purpose} needs {num_bytes / 2**20:.1f} MiB of shared memory and /dev/shm cannot hold it: enlarge /dev/shm "
-            f"(docker: --shm-size), or use fewer environments or a shorter rollout_length"
-        ) from error
-    return shared.fd
+        raise _too_large(num_bytes, purpose, "/dev/shm") from error
+    return descriptor
+
+
+def _too_large(num_bytes: int, purpose: str, place: str) -> SegmentTooLargeError:
+    return SegmentTooLargeError(
+        f"{purpose} needs {num_bytes / 2**20:.1f} MiB of shared memory and {place} cannot hold it: enlarge /dev/shm or the memory "
+        f"limit (docker: --shm-size, --memory), or use fewer environments or a shorter rollout_length"
+    )
+
+
+def _new_memory() -> int:
+    name = f"/jaxsrl-{os.getpid()}-{secrets.token_hex(8)}"
+    try:
+        descriptor = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=0o600).fd
+        posix_ipc.unlink_shared_memory(name)
+    except (OSError, posix_ipc.Error):  # read-only, or without room for another name
+        return os.memfd_create(name.strip("/"))
+    return descriptor
 
 
 def create(layout: SlotLayout) -> Segment:

@@ -6,7 +6,8 @@ of `multiprocessing` imports the user's script, and with it jax, into every work
 main process.
 
 Every process here asks the kernel for SIGKILL on its parent's death, so that SIGKILL of the main process ends all. The
-kernel watches the thread that started the process, so a thread with the server's lifetime starts it.
+kernel watches the thread that started the process, so a thread with the server's lifetime starts it. The parent of a worker is its
+keeper, which ends what environments have started.
 
 A stop signal often reaches the process group (a terminal, `timeout`) or every process of a run (systemd, Slurm). Only
 the main process reacts: the server and the workers are a process group of their own with a handler that does nothing.
@@ -15,9 +16,9 @@ The main process can then finish its update and save.
 
 import array
 import contextlib
-import ctypes
 import gc
 import json
+import multiprocessing.process
 import os
 import signal
 import socket
@@ -27,10 +28,19 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any, NoReturn
 
 from envpool_bridge.errors import EnvPoolError
-from envpool_bridge.supervisor.warm_spare import MAX_DESCRIPTORS, Spare, import_all, prepare_and_wait
-from envpool_bridge.worker.process_tuning import flush_output
+from envpool_bridge.supervisor.keeper import (
+    END_SIGNAL,
+    adopt_descendants,
+    end_children,
+    fork_kept,
+    kill_on_parent_exit,
+    reap,
+)
+from envpool_bridge.supervisor.warm_spare import MAX_DESCRIPTORS, Spare, prepare_and_wait
+from envpool_bridge.worker.process_tuning import end_forked_process, flush_output
 
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -40,16 +50,11 @@ STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.S
 """Signals that ask a run to stop."""
 _START_SECONDS = 60.0
 _END_SECONDS = 5.0
-_PR_SET_PDEATHSIG = 1
 _OOM_SCORE = "500"  # of 1000; every process may raise its own
-# One thread each: the number of workers is what uses the cores. If an environment imports jax, jax must not take the accelerator
-# from the learner.
-_WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "JAX_PLATFORMS": "cpu",
-}
+# One thread each, unless the user wants others: the number of workers is what uses the cores.
+_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# If an environment imports jax, jax must not take the accelerator from the learner.
+_NO_ACCELERATOR = {"JAX_PLATFORMS": "cpu"}
 
 
 class ForkServer:
@@ -59,8 +64,8 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         started: Future[subprocess.Popen[bytes]] = Future()
         # Lives as long as the server: the kernel kills the server when this thread ends.
-        self._keeper = threading.Thread(target=_keep, args=(theirs, started), name="fork server", daemon=True)
-        self._keeper.start()
+        self._thread = threading.Thread(target=_keep, args=(theirs, started), name="fork server", daemon=True)
+        self._thread.start()
         try:
             self._process = started.result(_START_SECONDS)
         except BaseException:
@@ -76,17 +81,12 @@ class ForkServer:
             The worker's process id.
 
         Raises:
-            EnvPoolError: If the server has ended, or does not answer.
+            EnvPoolError: If the server has ended, or does not answer, or there is no room for another process.
         """
-        pid = self._request({"do": "fork"}, descriptors)["pid"]
-        if pid is None:
-            raise EnvPoolError("the fork server answered without a process id")
-        return pid
+        return self._request({"do": "fork"}, descriptors)["pid"]
 
     def prepare(self, note: int) -> None:
         """Forks a process ahead of time that one of the next calls of `fork` turns into a worker; one at most.
-
-        If an earlier spare has shown the imports to be safe, the server imports the modules itself instead.
 
         Args:
             note: Note from `warm_spare.note_source`; stays the caller's.
@@ -101,13 +101,15 @@ class ForkServer:
         return self._request({"do": "wait", "pid": pid, "seconds": timeout_seconds}, [])["status"]
 
     def close(self) -> None:
-        """Ends the server; its remaining workers die with it. Idempotent."""
+        """Ends the server, its workers and what they have started. Idempotent."""
+        with contextlib.suppress(OSError):  # it is closed
+            self._socket.shutdown(socket.SHUT_RDWR)  # a process that this one has forked may hold it open
         self._socket.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        self._keeper.join(_END_SECONDS)
+        self._thread.join(_END_SECONDS)
+        self._process.kill()  # a stopped one
+        self._thread.join(_END_SECONDS)
 
-    def _request(self, message: dict[str, object], descriptors: list[int]) -> dict[str, int | None]:
+    def _request(self, message: dict[str, object], descriptors: list[int]) -> dict[str, Any]:
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
             reply = self._socket.recv(4096)
@@ -124,12 +126,18 @@ class ForkServer:
         else:
             cause = None
         if not reply:
-            self._keeper.join(_END_SECONDS)
+            self._thread.join(_END_SECONDS)
             status = self._process.returncode
             raise EnvPoolError(
                 f"the process that starts environment workers has ended (exit status {status}); its own message is above"
             ) from cause
-        return json.loads(reply)
+        answer = json.loads(reply)
+        if "error" in answer:
+            raise EnvPoolError(
+                f"an environment worker cannot be started ({answer['error']}): use fewer workers, or allow more processes "
+                f"(ulimit -u, the limit of processes of the container)"
+            )
+        return answer
 
 
 def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[bytes]]") -> None:
@@ -139,14 +147,13 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     with socket_of_server:
         try:
-            path = [entry for entry in sys.path if isinstance(entry, str)]  # imports ignore other entries
-            command = [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(path), str(descriptor), str(os.getpid())]
+            command = [sys.executable, "-P", "-c", _BOOTSTRAP, import_path(), str(descriptor), str(os.getpid())]
             # A terminal and `timeout` signal the main process's group. The server, its workers and the programs that environments
             # start are in another group.
             process = subprocess.Popen(
                 command,
                 pass_fds=[descriptor],
-                env={**os.environ, **_WORKER_ENVIRONMENT},
+                env={**_THREADS, **os.environ, **_NO_ACCELERATOR},
                 stdin=subprocess.DEVNULL,
                 process_group=0,
             )
@@ -157,13 +164,10 @@ def _keep(socket_of_server: socket.socket, started: "Future[subprocess.Popen[byt
     process.wait()
 
 
-def kill_on_parent_exit(parent: int) -> None:
-    """Requests SIGKILL from the kernel when the parent's starting thread ends; exits now if it already has."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        os._exit(1)
+def import_path() -> str:
+    """Returns the import path of this process for another one, as JSON: "" is the directory in which this one was started."""
+    started_in = getattr(multiprocessing.process, "ORIGINAL_DIR", None) or ""  # None where it has been removed
+    return json.dumps([os.path.join(started_in, entry) for entry in sys.path if isinstance(entry, str)])
 
 
 def prefer_oom_kill() -> None:
@@ -205,11 +209,13 @@ def _restore_stop_signals_in_forks() -> None:
 def serve(descriptor: int, parent: int) -> None:
     """Runs the server process: forks and reaps on request until its socket closes."""
     kill_on_parent_exit(parent)
+    adopt_descendants()
     _outlive_stop_signals()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     server = _Server(socket.socket(fileno=descriptor))
     while server.answer():
         pass
+    server.close()
 
 
 class _Server:
@@ -218,10 +224,12 @@ class _Server:
     def __init__(self, connection: socket.socket) -> None:
         from envpool_bridge.worker import main  # imports gymnasium, once for all workers
 
-        self._connection, self._main, self._pid = connection, main.main, os.getpid()
+        self._connection, self._main = connection, main.main
+        self._keepers: dict[int, int] = {}  # by worker
+        self._ended: dict[int, int] = {}  # exit statuses by keeper
         gc.freeze()  # otherwise the first collection in every worker would touch, and so copy, all shared pages
         self._spare: Spare | None = None
-        self._modules: list[str] = []  # imports of workers that are safe in this process
+        self._modules: list[str] = []  # that a spare has imported
 
     def answer(self) -> bool:
         """Answers the next request; returns False when there are no more."""
@@ -230,15 +238,15 @@ class _Server:
         if not message:
             return False
         request, descriptors = json.loads(message), _received(ancillary)
+        reply: dict[str, Any] = {}
         if request["do"] == "wait":
-            reply = {"status": _wait(int(request["pid"]), float(request["seconds"]))}
-        elif request["do"] == "prepare":
-            reply = {}  # before the imports, which may take seconds
+            reply = {"status": self._wait(int(request["pid"]), float(request["seconds"]))}
         else:
-            reply = {"pid": self._worker(descriptors)}
+            try:
+                reply = {"pid": self._worker(descriptors)} if request["do"] == "fork" else self._prepare(descriptors[0])
+            except OSError as error:  # no room for another process
+                reply = {"error": str(error)}
         self._connection.send(json.dumps(reply).encode())
-        if request["do"] == "prepare":
-            self._prepare(descriptors[0])
         for copy in descriptors:
             os.close(copy)
         return True
@@ -250,38 +258,65 @@ class _Server:
             return spare.pid
         return self._fork(lambda: self._main(descriptors))
 
-    def _prepare(self, note: int) -> None:
-        if self._modules:
-            import_all(self._modules)
-            gc.freeze()  # as at the start
-            return
+    def _prepare(self, note: int) -> dict[str, Any]:
         if self._spare is not None:
-            if not self._spare.is_dead():
-                return
+            if self._wait(self._spare.pid, 0.0) is None:
+                return {}
             self._spare.close()
+            self._spare = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            pid = self._fork(lambda: (ours.close(), prepare_and_wait(theirs, note, self._main)))
+            pid = self._fork(lambda: (ours.close(), prepare_and_wait(theirs, note, self._modules, self._main)))
         self._spare = Spare(pid, ours)
+        return {}
+
+    def close(self) -> None:
+        """Ends the workers, and all that they have started."""
+        for keeper in self._living():
+            os.kill(keeper, END_SIGNAL)
+        deadline = time.monotonic() + _END_SECONDS
+        while self._living() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        end_children()
+
+    def _living(self) -> set[int]:
+        """Returns the keepers that have not ended."""
+        self._ended |= reap()
+        return {*self._keepers.values()} - self._ended.keys()
+
+    def _wait(self, worker: int, seconds: float) -> int | None:
+        """Returns the exit status of a worker once what it has started has ended; None if that is not so in time."""
+        keeper = self._keepers.get(worker)
+        if keeper is None:
+            return None
+        deadline = time.monotonic() + seconds
+        while keeper in (living := self._living()):
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.001)
+        self._ended |= end_children(living)  # of a keeper that was killed
+        del self._keepers[worker]
+        return os.waitstatus_to_exitcode(self._ended.pop(keeper))
 
     def _fork(self, body: Callable[[], object]) -> int:
         flush_output()  # otherwise the child would write it again
-        pid = os.fork()
-        if pid == 0:
+
+        def run() -> NoReturn:
             self._connection.close()
             if self._spare is not None:
                 self._spare.close()
             status = 0
             try:
-                kill_on_parent_exit(self._pid)
                 prefer_oom_kill()
                 _restore_stop_signals_in_forks()
                 body()
             except BaseException:  # noqa: BLE001  a worker reports its error itself, and the one that replaces a failed spare
                 status = 1
-            flush_output()
-            os._exit(status)
-        return pid
+            end_forked_process(status)
+
+        keeper, worker = fork_kept(run)
+        self._keepers[worker] = keeper
+        return worker
 
 
 def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
@@ -290,17 +325,3 @@ def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
         if kind == socket.SCM_RIGHTS:
             descriptors.frombytes(data)
     return list(descriptors)
-
-
-def _wait(pid: int, seconds: float) -> int | None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            done, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            return None
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(0.001)

@@ -1,9 +1,9 @@
 """Pre-forked worker process with the environment's imports done; it blocks until it is assigned a worker index.
 
 Most of a fresh worker's start is imports (CartPole: 58 of 62 ms). The server that forks workers must not import
-untested libraries: one that starts threads on import would break every later fork. The spare imports them instead, and
-becomes the next worker that must be replaced. If the imports started no thread and no jax, the server then imports the
-same modules and needs no spare any more. All of this happens only after a worker has died for the first time.
+libraries: one that starts threads on import would break every later fork, and a slow one would block them. The spare imports
+them instead, and becomes the next worker that must be replaced. The first spare finds out which modules that takes by making an
+environment; the later ones import these. All of this happens only after a worker has died for the first time.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 MAX_DESCRIPTORS = 16
 _GO = b"go"
 _MAX_MESSAGE_BYTES = 2**20
-_NOT_BEFORE_A_FORK = frozenset({"jax", "jaxlib"})
 
 
 class Spare:
@@ -29,8 +28,7 @@ class Spare:
         connection: the server's end of its socket.
 
     Attributes:
-        modules: modules that it has imported and that the server may import. [] before the hand-over, or if one of them
-            is unsafe.
+        modules: modules that it has imported; [] before the hand-over.
     """
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
@@ -51,13 +49,6 @@ class Spare:
         self._connection.close()
         return True
 
-    def is_dead(self) -> bool:
-        """Returns whether the process has ended, and reaps it if so."""
-        with contextlib.suppress(ChildProcessError):
-            done, _ = os.waitpid(self.pid, os.WNOHANG)
-            return done != 0
-        return True
-
     def close(self) -> None:
         """Closes the socket, which ends the process. Idempotent."""
         self._connection.close()
@@ -76,25 +67,15 @@ def note_source(source: bytes, local_policy: bytes) -> int:
     return descriptor
 
 
-def import_all(modules: Sequence[str]) -> None:
-    """Imports modules that a spare has tested; modules that fail to import by name are skipped."""
-    for name in modules:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-
-
-def _harmless(modules: list[str]) -> list[str]:
-    threads = len(os.listdir("/proc/self/task"))
-    loaded = {name.partition(".")[0] for name in sys.modules}
-    return modules if threads == 1 and not loaded & _NOT_BEFORE_A_FORK else []
-
-
-def prepare_and_wait(connection: socket.socket, note: int, main: Callable[[Sequence[int]], None]) -> None:
+def prepare_and_wait(
+    connection: socket.socket, note: int, modules: Sequence[str], main: Callable[[Sequence[int]], None]
+) -> None:
     """Runs a spare process: imports, reports the modules, and becomes the worker `main(descriptors)` on request.
 
     Args:
         connection: Connection to the fork server, which closes it to end the spare.
         note: Note from `note_source`.
+        modules: modules to import; [] to make an environment, for its imports.
         main: body of a worker.
     """
     size = os.fstat(note).st_size
@@ -103,8 +84,13 @@ def prepare_and_wait(connection: socket.socket, note: int, main: Callable[[Seque
     if local_policy:  # first, as in ActingWorker
         pickle.loads(local_policy)
     before = set(sys.modules)
-    pickle.loads(source).spec()  # makes an environment, for its imports
-    connection.send(json.dumps(_harmless([name for name in sys.modules if name not in before])).encode())
+    made = pickle.loads(source)
+    for name in modules:
+        with contextlib.suppress(Exception):  # not every module can be imported by name
+            importlib.import_module(name)
+    if not modules:
+        made.spec()
+    connection.send(json.dumps([*modules] or [name for name in sys.modules if name not in before]).encode())
     # The wait has no deadline: the end of the server ends it, and the kernel ends the process with the server.
     message, descriptors, _, _ = socket.recv_fds(connection, 16, MAX_DESCRIPTORS)
     connection.close()

@@ -1,7 +1,6 @@
 """Arguments of PoolVectorEnv: environment functions, spaces, and the division of environments among workers."""
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from envpool_bridge.envs.io.spaces import spec_without_conversion
 from envpool_bridge.errors import UnsupportedSpaceError, UserError
+from envpool_bridge.limits import count_cores
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, SpecTree
 from envpool_bridge.spec.tree import leaves, map_leaves, shown_path
@@ -140,7 +140,7 @@ def divide_rows(
         _validate_positive("max_concurrency", max_concurrency)
     limit = num_envs if max_concurrency is None else int(max_concurrency)
     if num_workers is None:
-        cores = min(len(os.sched_getaffinity(0)), limit)
+        cores = min(count_cores(), limit)
         fitting = [count for count in range(1, cores + 1) if num_envs % (count * lanes_per_worker) == 0]
         num_workers = max(fitting, default=1)
     parts = num_workers * lanes_per_worker

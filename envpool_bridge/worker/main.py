@@ -7,8 +7,9 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.faults import failpoint
-from envpool_bridge.worker.process_tuning import collect_garbage_rarely, flush_output, wake_on_time
+from envpool_bridge.worker.process_tuning import collect_garbage_rarely, wake_on_time
 from envpool_bridge.worker.worker import NUM_DESCRIPTORS, STACK_SIGNAL, ErrorMessage, Worker, WorkerConfig
 
 
@@ -27,7 +28,7 @@ def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequ
 
 
 def main(descriptors: Sequence[int]) -> None:
-    """Runs a forked worker; reports any exception to the parent before it ends.
+    """Runs a forked worker; reports any exception to the parent before it raises it.
 
     Args:
         descriptors: segment, connection, own doorbell, file for stacks, board, inference doorbell, learner doorbell;
@@ -44,13 +45,16 @@ def main(descriptors: Sequence[int]) -> None:
         failpoint.arm(failpoint.wanted(), worker.failpoints())
         collect_garbage_rarely()
         worker.serve()
-    except BaseException as error:  # noqa: BLE001  the parent must receive any error
+    except BaseException as error:
         text = "".join(traceback.format_exception(error))
+        # Other errors, such as SystemExit, say nothing without their class.
+        said = (
+            str(error) if isinstance(error, EnvPoolError) else "".join(traceback.format_exception_only(error)).strip()
+        )
         try:
-            connection.send(ErrorMessage(type(error).__name__, str(error), text))
+            connection.send(ErrorMessage(type(error).__name__, said, text))
         except OSError:
             traceback.print_exc()
         if worker is not None:
-            worker.close()  # an engine may outlive the process otherwise
-        flush_output()
-        os._exit(1)
+            worker.close()
+        raise

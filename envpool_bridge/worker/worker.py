@@ -38,6 +38,7 @@ from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.specs import NEXT_LEVEL
 from envpool_bridge.spec.tree import Tree, take
 from envpool_bridge.worker.isolation import IsolatedRows
+from envpool_bridge.worker.process_tuning import flush_files
 from envpool_bridge.worker.recovery import BrokenStep, DisabledRows, Recovery
 
 NUM_DESCRIPTORS = 7  # received by every worker: see `main`
@@ -243,11 +244,13 @@ class Worker:
         self.close()
 
     def close(self) -> None:
-        """Closes the environments; prints what they raise."""
+        """Closes the environments, and flushes their files; prints what they raise."""
+        rows = [part.rows for part in self._parts]
         try:
-            close_each([part.rows for part in self._parts])
+            close_each(rows)
         except Exception:  # noqa: BLE001  all steps are done: the parent has stopped reading messages
             traceback.print_exc()
+        flush_files(rows)
 
     def _start(self, part: Part, request: ResetRequest) -> None:
         sequence = self._counters.actions_posted(part.lane) // self._rollout_length

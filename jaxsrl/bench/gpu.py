@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import count_cores
 from jaxsrl.bench.processes import local_devices
 
 _TABLE = Path("docs/lab/accelerators.md")
@@ -60,7 +61,7 @@ def bench_gpu(files: tuple[str, ...] = ()) -> None:
         print("no accelerator here: jax sees only the CPU; nothing to run (install jaxsrl[cuda] or jaxsrl[tpu])")  # noqa: T201
         return
     ended = run_groups([[_ITEMS / name for name in group] for group in groups], time.time() + _SECONDS, environment)
-    hardware = f"{number} x {kind}, {len(os.sched_getaffinity(0))} cores, jax {version('jax')}"
+    hardware = f"{number} x {kind}, {count_cores()} cores, jax {version('jax')}"
     rows = table_rows(ended, f"{datetime.date.today()} | {hardware}")
     with open(_TABLE, "a") as file:
         file.writelines(rows)

@@ -1,10 +1,10 @@
 """Benchmark of every plan on the same work, in turns of one session."""
 
 import difflib
-import os
 from typing import Any
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import count_cores
 from jaxsrl.bench.one_run import run_apart
 from jaxsrl.bench.processes import local_devices
 from jaxsrl.plan.policies import PLANS, REPLAY_PLANS
@@ -48,7 +48,7 @@ def bench_plans(plans: tuple[str, ...] = (), env_steps: int = 400_000, num_envs:
 
 
 def _row(plan: str, env_steps: int, num_envs: int, platform: str, num_devices: int) -> dict[str, Any]:
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     workers = max(1, cores - 1) if plan == "dedicated_environments" else 2
     wanted = _DEVICES.get(plan, 1)
     if wanted > num_devices and platform != "cpu":

@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 
 from envpool_bridge.errors import UserError
-from envpool_bridge.supervisor.forkserver import kill_on_parent_exit
+from envpool_bridge.supervisor.keeper import kill_on_parent_exit
 from jaxsrl.machine.python_command import module_command
 
 _SAMPLE_SECONDS = 0.25

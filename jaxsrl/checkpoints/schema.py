@@ -13,8 +13,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import free_host_bytes
 from jaxsrl.checkpoints.manifest import CorruptCheckpointError
-from jaxsrl.machine.resources import free_host_bytes
 
 _MAX_DIMENSIONS, _MAX_SIZE = 32, 2**48
 Form = tuple[tuple[int, ...], np.dtype]

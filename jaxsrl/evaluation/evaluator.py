@@ -19,7 +19,7 @@ from agents.api import AnyAgent, Mode
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.stages import at_stage
 from envpool_bridge.envs.suites.registry import dumps_with_registrations
-from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
+from envpool_bridge.supervisor.forkserver import STOP_SIGNALS, import_path
 from jaxsrl.machine.bound_command import bound_command
 
 _PROGRAM = (
@@ -59,8 +59,7 @@ class Evaluator:
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {_ONE_THREAD}".strip()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, "bufsize": 0}
         with _memory_file(dumps_with_registrations((agent, source))) as file, open(output, "ab") as log:
-            path = [entry for entry in sys.path if isinstance(entry, str)]  # imports ignore other entries
-            command = bound_command([sys.executable, "-P", "-c", _PROGRAM, str(file), json.dumps(path)])
+            command = bound_command([sys.executable, "-P", "-c", _PROGRAM, str(file), import_path()])
             # Inherited: a signal to the group, which the run handles, must not end the process before `serve` ignores it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             try:

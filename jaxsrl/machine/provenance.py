@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from envpool_bridge.limits import count_cores
 from jaxsrl.machine.package_names import find_version
-from jaxsrl.machine.resources import count_cores, cpu_model
+from jaxsrl.machine.resources import cpu_model
 
 _PACKAGES = ("jaxsrl", "jax", "jaxlib", "numpy", "flax", "optax", "gymnasium")
 _ENV_PACKAGES = {

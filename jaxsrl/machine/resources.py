@@ -4,25 +4,12 @@ import dataclasses
 import os
 import platform
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from envpool_bridge.limits import count_cores, free_host_bytes
 
 _SHARED_MEMORY = "/dev/shm"
-_PROC, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
-
-
-class _GroupFiles(NamedTuple):
-    """File names in one version of control groups."""
-
-    controller: str
-    limit: str
-    used: str
-    reclaimable: str
-
-
-_GROUP_FILES = (
-    _GroupFiles("", "memory.max", "memory.current", "inactive_file"),
-    _GroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
+_PROC = Path("/proc")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +36,7 @@ class Resources:
     """Resources available to a plan.
 
     Attributes:
-        num_cores: processor cores this process may use.
+        num_cores: cores this process may keep busy.
         platform: platform of the devices: "cpu", "gpu" or "tpu".
         num_devices: devices that jax sees in this process.
         num_host_devices: devices of the platform "cpu"; 0 if jax is configured without them.
@@ -96,13 +83,6 @@ class Resources:
         return self.num_host_devices if platform == "cpu" and self.platform != "cpu" else self.num_devices
 
 
-def count_cores() -> int:
-    """Returns the number of CPU cores that this process may use; all of them where the system has no affinity (macOS)."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def cpu_model() -> str:
     """Returns the model of the processor, or its architecture where the system does not name the model."""
     try:
@@ -110,20 +90,6 @@ def cpu_model() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def free_host_bytes() -> int | None:
-    """Returns the bytes of memory that this process may still use, including shared memory; None if unknown.
-
-    It is the minimum of the kernel's available memory and the rest of each control group above this process.
-    """
-    try:
-        lines = (_PROC / "meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
-    left = [_left_in_group(directory, files) for files in _GROUP_FILES for directory in _groups(files)]
-    return max(0, min([available, *(number for number in left if number is not None)]))
 
 
 def _free_shared_bytes(host_bytes: int | None) -> int | None:
@@ -134,32 +100,6 @@ def _free_shared_bytes(host_bytes: int | None) -> int | None:
         return None
     free = statistics.f_bavail * statistics.f_frsize
     return free if host_bytes is None else min(free, host_bytes)
-
-
-def _groups(files: _GroupFiles) -> list[Path]:
-    """Returns directories of this process's control group and its ancestors; a container shows only its own, as the root."""
-    try:
-        lines = (_PROC / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        lines = []
-    entries = [line.split(":", 2)[1:] for line in lines if line.count(":") >= 2]
-    paths = [path.strip("/") for controllers, path in entries if files.controller in controllers.split(",")]
-    root = _CGROUP / files.controller
-    inner = [root / path for path in paths if path and ".." not in path]
-    return [root, *(group for one in inner for group in (one, *one.parents) if root in group.parents)]
-
-
-def _left_in_group(directory: Path, files: _GroupFiles) -> int | None:
-    """Returns bytes below the group's limit. Inactive file pages count as free, because the kernel drops them."""
-    try:
-        limit, used = int((directory / files.limit).read_text()), int((directory / files.used).read_text())
-    except (OSError, ValueError):  # no such group, or no limit: "max"
-        return None
-    try:
-        counts = dict(line.split(" ", 1) for line in (directory / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        counts = {}
-    return limit - used + int(counts.get(files.reclaimable, 0))
 
 
 def _free_bytes(device: Any) -> int | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Protocol
 
 from envpool_bridge.errors import EnvPoolError, UserError
+from envpool_bridge.limits import count_cores
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS
 from jaxsrl.machine.bound_command import bound_command
 from jaxsrl.machine.lifecycle import REQUEUE_STATUS, exit_status, stop_on_signals
-from jaxsrl.machine.resources import count_cores
 
 POLL_SECONDS = 0.2
 _STOP_SECONDS = 300.0  # a run saves before it stops

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import count_cores
 from jaxsrl.machine.cpu_dispatch import use_synchronous_cpu_dispatch
 from jaxsrl.machine.default_environment import default_environment
-from jaxsrl.machine.resources import count_cores
 
 _THREADS_PER_DEVICE = 8  # enough in all runs so far; fewer are untested
 _THREADS = "NPROC"  # sets the number of XLA's threads

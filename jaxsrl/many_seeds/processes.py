@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import count_cores
 from jaxsrl.config.run_config import RunConfig
-from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.run_tasks import POLL_SECONDS, Task, run_tasks
 from jaxsrl.many_seeds.members import member_configs, member_values
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import psutil
 
+from envpool_bridge.limits import free_host_bytes
 from jaxsrl.machine.gpu_usage import GPUs
 from jaxsrl.machine.process_usage import ProcessTree
-from jaxsrl.machine.resources import free_host_bytes
 
 
 class MachineUsage:

@@ -1,6 +1,5 @@
 """Measurement of the simulation's costs, in this process: `jaxsrl plan EXPERIMENT --simulate --calibrate`."""
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from agents.api import Agent
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.protocol import EnvSource, EpisodeReset, first_rows, step_rows
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import count_cores
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.shm.slots import SlotAccess, SlotViews, allocate_slots
 from envpool_bridge.spec.specs import EnvSpec
@@ -122,7 +122,7 @@ def measure(experiment: Experiment, name: str, act_rows: tuple[int, ...], update
     return Calibration(
         experiment=name,
         env_id=spec.env_id,
-        cores=len(os.sched_getaffinity(0)),
+        cores=count_cores(),
         cpu=cpu_model(),
         row_seconds=row_seconds,
         part_seconds=part_seconds,

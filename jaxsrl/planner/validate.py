@@ -1,11 +1,11 @@
 """Comparison of predictions with measurements: small runs on this machine, and their simulations."""
 
 import dataclasses
-import os
 import statistics
 import tempfile
 from typing import Any
 
+from envpool_bridge.limits import count_cores
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.experiment import Experiment
 from jaxsrl.metrics.record_file import SPEED, read_steady_records
@@ -107,7 +107,7 @@ def _config(experiment: Experiment, point: Point) -> RunConfig:
 def predict_here(calibration: Calibration, config: RunConfig) -> float:
     """Returns the simulated env steps per second of such a run on this machine."""
     shape = pool_shape("single_learner_fine", config)
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     return simulate(calibration.scenario(shape, config.policy_lag, cores)).env_steps_per_second
 
 

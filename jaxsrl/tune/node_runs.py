@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from envpool_bridge.limits import count_cores
 from jaxsrl.cluster.node_processes import NodeLimits, NodeProcesses, SharedFile
-from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.run_tasks import run_tasks
 from jaxsrl.tune.managed_runs import Train
 from jaxsrl.tune.runs_on import RunsOn

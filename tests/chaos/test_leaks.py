@@ -10,7 +10,7 @@ import pytest
 
 from envpool_bridge.shm.layout import PoolShape
 from envpool_bridge.supervisor.exit_status import resident_bytes
-from tests.chaos.counting import act, begin, collect, kill, make_pool, pids
+from tests.chaos.counting import act, begin, collect, kill, make_pool
 from tests.chaos.sessions import members
 from tests.shared_names import names_left
 
@@ -79,14 +79,15 @@ def respawn(times, warm_up):
         with make_pool(SHAPE) as pool:
             begin(pool)
             collect(pool, 1)
-            kill_until_no_spare(pool)
             processes = {"the main process": os.getpid(), "the fork server": pool._workers._server._process.pid}
             before = {}
             for number in range(times):
                 if number == warm_up:
+                    wait_for_workers(pool, SHAPE.num_workers + 1)  # the spare, for which the server has a descriptor
                     before = {what: held(pid) for what, pid in processes.items()}
                 kill_and_wait(pool, number % SHAPE.num_workers)
             collect(pool, 2)
+            wait_for_workers(pool, SHAPE.num_workers + 1)
             return {what: assert_flat(before[what], pid, what) for what, pid in processes.items()}
     finally:
         logging.getLogger("envpool_bridge").setLevel(logging.NOTSET)
@@ -94,8 +95,14 @@ def respawn(times, warm_up):
 
 def kill_and_wait(pool, worker):
     """Kills a worker and goes on acting until its successor has stepped."""
-    recovered, deadline = pool.supervision.recoveries, time.monotonic() + 30.0
+    recovered = pool.supervision.recoveries
     assert kill(pool, worker)
+    wait_for_recovery(pool, recovered)
+
+
+def wait_for_recovery(pool, recovered):
+    """Acts until more workers have been replaced than before."""
+    deadline = time.monotonic() + 30.0
     while pool.supervision.recoveries == recovered:
         assert time.monotonic() < deadline
         act(pool, 0.02)
@@ -103,15 +110,16 @@ def kill_and_wait(pool, worker):
             pool.release(pool._next_lease - 1)
 
 
-def children_of_server(pool):
-    server = pool._workers._server._process.pid
-    return {pid for pid, parent in members(os.getsid(0)).items() if parent == server}
+def workers_of(pool):
+    """Returns the workers and the spare: the only children of the children of the fork server."""
+    living = members(os.getsid(0))
+    return {pid for pid, parent in living.items() if living.get(parent) == pool._workers._server._process.pid}
 
 
-def wait_for_children(pool, number):
+def wait_for_workers(pool, number):
     deadline = time.monotonic() + 30.0
-    while len(found := children_of_server(pool)) != number:
-        assert time.monotonic() < deadline, f"expected {number} children of the fork server, got {found}"
+    while len(found := workers_of(pool)) != number:
+        assert time.monotonic() < deadline, f"expected {number} workers and spares, got {found}"
         act(pool, 0.02)
     return found
 
@@ -122,21 +130,6 @@ def kill_until(pool, is_so):
     while not is_so():
         assert time.monotonic() < deadline
         kill_and_wait(pool, 1)
-
-
-def kill_until_no_spare(pool):
-    """Kills workers until a spare has become one: the server then does the imports itself, and has no spare any more.
-
-    Otherwise the supervisor makes a spare whenever 0.2 s pass without a death, and the server has a descriptor for it.
-    """
-    kill_and_wait(pool, 0)
-    spares = wait_for_children(pool, SHAPE.num_workers + 1) - set(pids(pool))
-    kill_until(pool, lambda: spares <= set(pids(pool)))
-    deadline = time.monotonic() + 30.0
-    while pool._supervisor._spare_due is not None:  # the request for the imports
-        assert time.monotonic() < deadline
-        act(pool, 0.02)
-    kill_and_wait(pool, 0)  # the server answers requests in turn, so the imports are done
 
 
 @pytest.mark.slow

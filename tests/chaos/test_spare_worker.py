@@ -2,60 +2,38 @@
 
 import dataclasses
 import os
-import threading
 import time
 
 import pytest
 
-from tests.chaos.counting import PATIENT, Counting, begin, check, collect, kill, make_pool
-from tests.chaos.test_leaks import SHAPE, children_of_server, kill_and_wait, kill_until, wait_for_children
+from tests.chaos.counting import PATIENT, begin, check, collect, kill, make_pool
+from tests.chaos.test_leaks import SHAPE, kill_and_wait, kill_until, wait_for_workers, workers_of
 
 NUM_WORKERS = SHAPE.num_workers
 
 
-class Threaded(Counting):
-    """Has a thread from the time when it is made."""
-
-    def __init__(self):
-        super().__init__()
-        threading.Thread(target=time.sleep, args=(60.0,), daemon=True).start()
-
-
 def test_spare_becomes_the_worker_after_the_next_death():
-    with make_pool(SHAPE, Threaded) as pool:  # with a thread, so that there is always another spare
+    with make_pool(SHAPE) as pool:
         begin(pool)
         collect(pool, 1)
-        assert len(children_of_server(pool)) == NUM_WORKERS
+        assert len(workers_of(pool)) == NUM_WORKERS
         kill_and_wait(pool, 0)
-        spare = wait_for_children(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
+        spare = wait_for_workers(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
         kill_until(pool, lambda: spare <= set(pool._workers._pids))
-        wait_for_children(pool, NUM_WORKERS + 1)
+        wait_for_workers(pool, NUM_WORKERS + 1)
         check(collect(pool, 2))
 
 
 @pytest.mark.slow
 def test_killed_spare_has_no_effect():
-    with make_pool(SHAPE, Threaded) as pool:
-        begin(pool)
-        collect(pool, 1)
-        kill_and_wait(pool, 0)
-        (spare,) = wait_for_children(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
-        os.kill(spare, 9)
-        kill_and_wait(pool, 1)
-        kill_and_wait(pool, 0)
-        check(collect(pool, 2))
-
-
-def test_server_imports_safe_modules_and_needs_no_spare():
     with make_pool(SHAPE) as pool:
         begin(pool)
         collect(pool, 1)
         kill_and_wait(pool, 0)
-        (spare,) = wait_for_children(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
-        kill_until(pool, lambda: spare in pool._workers._pids)
+        (spare,) = wait_for_workers(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
+        os.kill(spare, 9)
+        kill_and_wait(pool, 1)
         kill_and_wait(pool, 0)
-        time.sleep(0.4)  # longer than until the next one would be prepared
-        assert len(children_of_server(pool)) == NUM_WORKERS
         check(collect(pool, 2))
 
 
@@ -66,6 +44,6 @@ def test_without_a_spare_workers_are_replaced_all_the_same():
         collect(pool, 1)
         kill_and_wait(pool, 0)
         time.sleep(0.4)
-        assert len(children_of_server(pool)) == NUM_WORKERS
+        assert len(workers_of(pool)) == NUM_WORKERS
         assert kill(pool, 1)
         check(collect(pool, 2))

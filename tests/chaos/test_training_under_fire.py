@@ -50,10 +50,10 @@ def members(session):
 
 
 def workers_of(main):
-    """Grandchildren of the main process: children of its fork server, the one that waits to replace a worker among them."""
+    """Children of the main process's fork server, which are keepers, and theirs: workers, and the one that waits to replace one."""
     living = members(main)
     servers = {pid for pid, parent in living.items() if parent == main}
-    return [pid for pid, parent in living.items() if parent in servers]
+    return [pid for pid, parent in living.items() if servers & {parent, living.get(parent)}]
 
 
 def train(directory, env_steps, plan_name):

@@ -14,7 +14,7 @@ from tests.shared_names import names_left
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 150.0  # for what takes a moment on a machine that does nothing else
-NUM_CHILDREN = 3  # the fork server and two workers
+NUM_CHILDREN = 5  # the fork server and two workers with their keepers
 TRAIN = [
     *(sys.executable, str(ROOT / "experiments" / "ppo_cartpole.py")),
     *("--run.name", "run", "--metrics.interval-seconds", "0.1", "--eval.final-episodes", "4"),

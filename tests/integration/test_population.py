@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from envpool_bridge.errors import UserError
+from envpool_bridge.limits import count_cores
 from jaxsrl.cli.main import main
-from jaxsrl.machine.resources import count_cores
 from jaxsrl.machine.run_tasks import Task, run_tasks
 from jaxsrl.tune import population as module
 from jaxsrl.tune.managed_runs import hold

@@ -96,7 +96,7 @@ def check_shared_memory(least_bytes: int = _LEAST_SHARED_BYTES) -> Check:
 
 def check_memory() -> Check:
     """Reports the available memory and the limit of the control group."""
-    from jaxsrl.machine.resources import free_host_bytes
+    from envpool_bridge.limits import free_host_bytes
 
     free = free_host_bytes()
     limit = _read(_CGROUP / "memory.max")
@@ -107,16 +107,13 @@ def check_memory() -> Check:
 
 def check_cores() -> Check:
     """Checks that the control group allows all visible cores to be busy."""
-    from jaxsrl.machine.resources import count_cores
+    from envpool_bridge.limits import count_cores, count_visible_cores
 
-    cores, quota = count_cores(), _read(_CGROUP / "cpu.max").split()
-    if len(quota) != 2 or quota[0] == "max":
-        return Check("cores", True, f"{cores}")
-    allowed = int(quota[0]) / int(quota[1])
-    finding = f"{cores}, of which the control group allows {allowed:.1f} to be busy at once"
-    if allowed >= cores:
-        return Check("cores", True, finding)
-    return Check("cores", False, finding, f"use --pool.num-workers {max(1, int(allowed))} or less, or raise the quota")
+    visible, allowed = count_visible_cores(), count_cores()
+    if allowed == visible:
+        return Check("cores", True, f"{visible}")
+    finding = f"{visible}, of which a CPU quota allows {allowed} to be busy at once"
+    return Check("cores", False, finding, f"use --pool.num-workers {allowed} or less, or raise the quota")
 
 
 def check_open_files(least: int = _LEAST_FILES) -> Check:

@@ -10,7 +10,7 @@ import numpy as np
 
 from agents.api import Trajectory
 from envpool_bridge.errors import BadEnvOutputError, UserError
-from jaxsrl.machine.resources import free_host_bytes
+from envpool_bridge.limits import free_host_bytes
 from jaxsrl.replay.device.storage import storage_shapes, values_per_step
 from jaxsrl.replay.host.sample_pool import SampleMemory, is_large, map_large_pages
 from jaxsrl.replay.sizes import RingSizes

@@ -1,5 +1,6 @@
 """Shared memory stays mapped while anything views it, and is unmapped with the last view."""
 
+import errno
 import gc
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.probes.single_agent import MatchObservation
+from envpool_bridge.errors import SegmentTooLargeError
 from envpool_bridge.pool import EnvPool
 from envpool_bridge.shm import segment
 from envpool_bridge.shm.layout import PoolShape, make_layout
@@ -111,3 +113,20 @@ def test_a_jax_array_that_aliases_a_slot_keeps_the_memory(mappings):
     del aliasing
     gc.collect()
     assert not mappings()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_memory_without_a_name_replaces_an_unusable_directory(monkeypatch, number):
+    def fail(*args, **options):
+        raise OSError(number, "a read-only directory, or one without inodes")
+
+    monkeypatch.setattr(segment.posix_ipc, "SharedMemory", fail)
+    memory = SharedBytes(reserve(100, "this test"), 100)
+    assert bytes(memory.buffer) == bytes(100)
+    memory.close()
+
+
+def test_more_memory_than_this_process_may_use_is_rejected(monkeypatch):
+    monkeypatch.setattr(segment, "free_host_bytes", lambda: 2**20)
+    with pytest.raises(SegmentTooLargeError, match=r"this test needs 2\.0 MiB .* 1\.0 MiB of memory that are free"):
+        reserve(2**21, "this test")

@@ -69,9 +69,9 @@ print("imported")
 from envpool_bridge.supervisor.forkserver import _Server
 class Server(_Server):
     def __init__(self):
-        self._connection, self._spare, self._pid = open(os.devnull), None, os.getpid()
-pid = Server()._fork(lambda: print("forked"))
-os.waitpid(pid, 0)
+        self._connection, self._spare, self._keepers, self._ended = open(os.devnull), None, {}, {}
+server = Server()
+assert server._wait(server._fork(lambda: print("forked")), 60.0) == 0
 """
 
 

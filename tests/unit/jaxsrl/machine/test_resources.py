@@ -1,4 +1,4 @@
-"""Memory that is free: of the machine, and what the control groups around the process leave."""
+"""Memory and cores that are free: of the machine, and what the control groups around the process leave."""
 
 import os
 
@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
+from envpool_bridge import limits
 from envpool_bridge.errors import UserError
-from jaxsrl.machine import resources
-from jaxsrl.machine.resources import Resources, free_host_bytes
+from envpool_bridge.limits import count_cores, free_host_bytes
+from jaxsrl.machine.resources import Resources
 from jaxsrl.replay.host.storage import allocate_arrays
 
 MIB = 2**20
@@ -24,8 +25,8 @@ def machine(monkeypatch, tmp_path):
         (tmp_path / path).write_text(text)
 
     write("proc/meminfo", f"MemTotal: 1 kB\nMemAvailable:    {MACHINE // 1024} kB\n")
-    monkeypatch.setattr(resources, "_PROC", tmp_path / "proc", raising=False)
-    monkeypatch.setattr(resources, "_CGROUP", tmp_path / "group")
+    monkeypatch.setattr(limits, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(limits, "_CGROUP", tmp_path / "group")
     return write
 
 
@@ -64,6 +65,21 @@ def test_the_narrowest_group_around_the_process_counts(machine):
     group_2(machine, "slurm/job_7/step_0", "max", 100 * MIB)
     group_2(machine, "slurm/job_8", 1, 1)  # another's
     assert free_host_bytes() == 150 * MIB
+
+
+def test_a_quota_of_cpu_time_counts_in_whole_cores(machine, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*range(8)})
+    assert count_cores() == 8
+    machine("proc/self/cgroup", "4:cpu,cpuacct:/a\n0::/pod\n")
+    machine("group/cpu.max", "max 100000\n")
+    machine("group/cpu/cpu.cfs_quota_us", "-1\n")
+    machine("group/cpu/cpu.cfs_period_us", "100000\n")
+    assert count_cores() == 8
+    machine("group/cpu/a/cpu.cfs_quota_us", "350000\n")
+    machine("group/cpu/a/cpu.cfs_period_us", "100000\n")
+    assert count_cores() == 3
+    machine("group/pod/cpu.max", "60000 100000\n")
+    assert count_cores() == 1
 
 
 def test_free_host_bytes_counts_page_cache_as_free(machine):
