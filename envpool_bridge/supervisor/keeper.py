@@ -44,19 +44,19 @@ def fork_kept(body: Callable[[], NoReturn]) -> tuple[int, int]:
     Raises:
         OSError: there is no room for another process.
     """
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     parent = os.getpid()
     try:
         keeper = os.fork()
         if keeper == 0:
             try:
-                _keep(parent, (told, tell), body)
+                _keep(parent, (reader, writer), body)
             finally:
                 os._exit(1)
     finally:
-        os.close(tell)
-        answer = os.read(told, 32)  # b"" after the end of the keeper
-        os.close(told)
+        os.close(writer)
+        answer = os.read(reader, 32)  # b"" after the end of the keeper
+        os.close(reader)
     if not answer:
         raise BlockingIOError("the process of a worker could not be forked")
     return keeper, int(answer)
@@ -130,12 +130,12 @@ def _children() -> set[int]:
     try:
         return {int(pid) for pid in Path(f"/proc/self/task/{own}/children").read_text().split()}
     except OSError:  # a kernel without this file
-        found = set()
+        children = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == own:
-                found.add(int(stat.parent.name))
-    return found
+                children.add(int(stat.parent.name))
+    return children
 
 
 def _signal_on_parent_exit(parent: int, number: int) -> None:

@@ -53,8 +53,8 @@ def flush_output() -> None:
 
 def flush_files(owners: Iterable[object]) -> None:
     """Flushes the open files that objects refer to, directly or through at most 100,000 others that are no code."""
-    found, seen = [*owners], set[int]()
-    for each in found:  # which grows
+    objects, seen = [*owners], set[int]()
+    for each in objects:  # which grows
         if len(seen) == _MOST_OBJECTS:
             break
         if id(each) in seen or isinstance(each, (type, types.ModuleType, types.FunctionType)):
@@ -63,7 +63,7 @@ def flush_files(owners: Iterable[object]) -> None:
         if isinstance(each, io.IOBase):
             with contextlib.suppress(Exception):  # it is closed
                 each.flush()
-        found += gc.get_referents(each)
+        objects += gc.get_referents(each)
 
 
 def end_forked_process(status: int) -> NoReturn:
