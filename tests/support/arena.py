@@ -92,7 +92,6 @@ def put(env, place, center=None, turn=None):
 
 def _put_planar(env, place, center, turn):
     from envpool_bridge.envs.hide_and_seek.planar import state
-    from envpool_bridge.envs.hide_and_seek.planar.kernel import look
 
     body, places = bodies(env)
     row = body[places[place]]
@@ -101,7 +100,8 @@ def _put_planar(env, place, center, turn):
     row[state.X] = center[0] - np.sin(row[state.TURN]) * row[state.OFFSET]
     row[state.Y] = center[1] + np.cos(row[state.TURN]) * row[state.OFFSET]
     row[[state.VX, state.VY, state.VZ, state.SPIN]] = 0.0
-    look(env.worlds, env._kit, env._shown)
+    env.worlds["over"] = state.MOVED
+    env._run_kernel(-1)
 
 
 def pose(env, place):

@@ -54,7 +54,7 @@ class EpisodeStats:
         hiders = self._scene.num_hiders
         seen = bool(sees[hiders:, :hiders].any())
         before, self._poses = self._poses, self._present_poses()
-        count_step(self._signals, before, self._poses, sees, self._walls, (*self._sizes, rewarded))
+        count_step(self._signals, before, self._poses, sees.astype(np.int64), self._walls, (*self._sizes, rewarded))
         self._returns += rewards
         self._steps += rewarded
         self._seen_steps += rewarded and seen
@@ -62,7 +62,8 @@ class EpisodeStats:
     def end_preparation(self, locked: np.ndarray) -> None:
         """Records the changes during the preparation phase; once."""
         self._prep = {f"{name}_prep": value for name, value in self._changes(locked).items()}
-        end_preparation(self._signals, self._poses, locked, self._walls, self._doors, self._sizes, self._ground)
+        held = locked.astype(np.int64)
+        end_preparation(self._signals, self._poses, held, self._walls, self._doors, self._sizes, self._ground)
 
     @property
     def preparation_ended(self) -> bool:

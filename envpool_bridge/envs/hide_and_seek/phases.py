@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_bridge.envs.hide_and_seek.game import CELL, REACH, Game
+from envpool_bridge.envs.hide_and_seek.game import CELL, Game
 from envpool_bridge.envs.hide_and_seek.walls import Wall
 
 POSE_X, POSE_Y, FEET, POSE_COS, POSE_SIN, POSE_HALF_X, POSE_HALF_Y = range(7)
@@ -28,10 +28,21 @@ _THIN = 0.06  # metres around walls without which cells of a line of them would 
 _ON_TOP, _ABOVE = 0.4, 0.25  # metres of an agent's feet: it stands on a box of 0.5 m; it is in the air or on something
 _NEARER = 0.01  # metres in a step that are a chase
 _SAMPLE = 0.05  # metres between samples of a door's opening
+_BESIDE = 0.25  # metres from the middle of a door to a place in a room
 _HALF_THICKNESS, _OUTER_TOP, _INNER_TOP = 0.05, 4.0, 0.5  # metres, of walls
 
 _numba: Any = importlib.import_module("numba") if importlib.util.find_spec("numba") else None
-compiled: Callable[[Any], Any] = _numba.njit(error_model="numpy", cache=True) if _numba else lambda function: function
+_entry: Callable[[Any], Any] = _numba.njit(error_model="numpy", cache=True) if _numba else lambda function: function
+
+
+def compiled(function: Any) -> Any:
+    """Compiles a function as a part of an entry point: without wrappers for Python, and once for all constants in its arguments."""
+    if _numba is None:
+        return function
+    part = _numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    resolve, plain = part.get_call_template, _numba.types.unliteral
+    part.get_call_template = lambda args, kws: resolve([plain(kind) for kind in args], kws)
+    return part
 
 
 class Ground(NamedTuple):
@@ -40,16 +51,20 @@ class Ground(NamedTuple):
     Attributes:
         grid: [S, S] int8, the state of each cell.
         stack: [S * S, 2] int32 cells whose neighbors are to be visited.
+        upright: [7] pose of a wall or door.
     """
 
     grid: np.ndarray
     stack: np.ndarray
+    upright: np.ndarray
 
 
 def make_ground(game: Game) -> Ground:
     """Returns scratch for the floor of a game."""
     side = round(game.cells * CELL / _CELL) + 2 * _RING
-    return Ground(np.zeros((side, side), np.int8), np.zeros((side * side, 2), np.int32))
+    upright = np.zeros(POSE_COLUMNS)
+    upright[POSE_COS] = 1.0
+    return Ground(np.zeros((side, side), np.int8), np.zeros((side * side, 2), np.int32), upright)
 
 
 def rows_of_walls(walls: Sequence[Wall]) -> np.ndarray:
@@ -68,7 +83,6 @@ def rows_of_doors(doors: Sequence[Wall]) -> np.ndarray:
     return rows
 
 
-@compiled
 def set_wall(row: np.ndarray, cells: Any) -> None:
     """Sets a wall from its first and last cell, (x, y) each, and whether it is an outer one."""
     from_x, from_y, to_x, to_y, outer = cells[0], cells[1], cells[2], cells[3], cells[4]
@@ -80,7 +94,6 @@ def set_wall(row: np.ndarray, cells: Any) -> None:
     row[4] = _OUTER_TOP if outer else _INNER_TOP
 
 
-@compiled
 def set_door(row: np.ndarray, cells: Any) -> None:
     """Sets a door from the cells before and after it."""
     from_x, from_y, to_x, to_y = cells[0], cells[1], cells[2], cells[3]
@@ -110,7 +123,7 @@ def _passes_over(before: np.ndarray, now: np.ndarray, wall: np.ndarray) -> bool:
     return abs(at - wall[along]) <= wall[2 + along]
 
 
-@compiled
+@_entry
 def count_step(
     signals: np.ndarray, before: np.ndarray, now: np.ndarray, sees: np.ndarray, walls: np.ndarray, sizes: Any
 ) -> None:
@@ -120,7 +133,7 @@ def count_step(
         signals: [6], changed.
         before: [N, 7] poses at the start of the step.
         now: [N, 7] poses at its end.
-        sees: [A, A], whether an agent (row) sees another.
+        sees: [A, A] int64, whether an agent (row) sees another.
         walls: [W, 5].
         sizes: hiders, agents, boxes, and whether the step is rewarded.
     """
@@ -161,13 +174,12 @@ def _block(grid: np.ndarray, pose: np.ndarray, margin: float) -> None:
 
 
 @compiled
-def _block_upright(grid: np.ndarray, rows: np.ndarray, margin: float) -> None:
+def _block_upright(ground: Ground, rows: np.ndarray, margin: float) -> None:
     """Blocks the cells of walls or doors."""
-    pose = np.zeros(POSE_COLUMNS)
-    pose[POSE_COS] = 1.0
+    pose = ground.upright
     for row in rows:
         pose[POSE_X], pose[POSE_Y], pose[POSE_HALF_X], pose[POSE_HALF_Y] = row[0], row[1], row[2], row[3]
-        _block(grid, pose, margin)
+        _block(ground.grid, pose, margin)
 
 
 @compiled
@@ -203,7 +215,7 @@ def _is_reached(grid: np.ndarray, x: float, y: float) -> bool:
 def _is_closed(door: np.ndarray, boxes: np.ndarray) -> bool:
     """Returns whether boxes leave no gap as wide as an agent on the middle line of a door."""
     half, gap = max(door[2], door[3]), 0.0
-    count = int(np.round(2 * half / _SAMPLE)) + 2  # an opening is 0.05 m longer at each end
+    count = int(2 * half / _SAMPLE + 0.5) + 2  # an opening is 0.05 m longer at each end
     for number in range(count):
         offset = (number - (count - 1) / 2) * _SAMPLE
         x = door[0] + (offset if door[2] >= door[3] else 0.0)
@@ -222,8 +234,8 @@ def _closes_doors(grid: np.ndarray, doors: np.ndarray, boxes: np.ndarray) -> boo
     """Returns whether the reached rooms have doors, and a box is in each."""
     count = 0
     for door in doors:
-        x = 0.0 if door[2] >= door[3] else REACH
-        y = REACH if door[2] >= door[3] else 0.0
+        x = 0.0 if door[2] >= door[3] else _BESIDE
+        y = _BESIDE if door[2] >= door[3] else 0.0
         if _is_reached(grid, door[0] + x, door[1] + y) or _is_reached(grid, door[0] - x, door[1] - y):
             if not _is_closed(door, boxes):
                 return False
@@ -236,7 +248,7 @@ def _is_sheltered(ground: Ground, now: np.ndarray, walls: np.ndarray, hiders: in
     """Returns whether no seeker can come to a hider on the floor without moving a thing."""
     grid = ground.grid
     grid[:] = _FREE
-    _block_upright(grid, walls, _AGENT_RADIUS)
+    _block_upright(ground, walls, _AGENT_RADIUS)
     for thing in range(agents, len(now)):
         _block(grid, now[thing], _AGENT_RADIUS)
     _fill(ground, now[hiders:agents], 1)
@@ -248,7 +260,7 @@ def _is_sheltered(ground: Ground, now: np.ndarray, walls: np.ndarray, hiders: in
     return True
 
 
-@compiled
+@_entry
 def end_preparation(
     signals: np.ndarray,
     now: np.ndarray,
@@ -263,7 +275,7 @@ def end_preparation(
     Args:
         signals: [6], changed.
         now: [N, 7] poses.
-        locked: [N - A], whether a thing is locked.
+        locked: [N - A] int64, whether a thing is locked.
         walls: [W, 5].
         doors: [D, 4].
         sizes: hiders, agents, boxes.
@@ -272,8 +284,8 @@ def end_preparation(
     hiders, agents, boxes = sizes
     grid = ground.grid
     grid[:] = _FREE
-    _block_upright(grid, walls, _THIN)
-    _block_upright(grid, doors, _THIN)
+    _block_upright(ground, walls, _THIN)
+    _block_upright(ground, doors, _THIN)
     _fill(ground, now[:hiders], 0)  # the hiders' rooms
     alone = True
     for seeker in range(hiders, agents):

@@ -6,12 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_numba: Any = importlib.import_module("numba")  # optional, and without types
-_SOURCES = sorted(Path(__file__).parents[1].rglob("*.py"))
+from envpool_bridge.envs.hide_and_seek.phases import compiled
 
-compiled: Callable[[Any], Any] = _numba.njit(error_model="numpy")
-"""Compiles a function as a part of an entry point."""
+_numba: Any = importlib.import_module("numba")  # optional, and without types
+_HERE = Path(__file__).parent
+_NOT_COMPILED = ("env.py", "picture.py", "rows.py")
+SOURCES: list[Path] = sorted(
+    [path for path in _HERE.glob("*.py") if path.name not in _NOT_COMPILED]
+    + [_HERE.parent / f"{name}.py" for name in ("game", "layout", "phases", "rewards", "spaces")]
+)
+"""Files that a constant or a function of the kernel comes from."""
+VERSION: str = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()
+"""Changes with `SOURCES`."""
 cached: Callable[[Any], Any] = _numba.njit(error_model="numpy", cache=True)
 """Compiles an entry point and caches it. It must close over `VERSION`: numba's cache only sees the entry point's own file."""
-VERSION: str = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()
-"""Changes with every source that a constant or a function of the kernel comes from."""
+
+__all__ = ["SOURCES", "VERSION", "cached", "compiled"]

@@ -6,10 +6,16 @@ import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.game import Game
 from envpool_bridge.envs.hide_and_seek.layout import AGENT_SIZE, RAMP_SIZE, Layout
-from envpool_bridge.envs.hide_and_seek.phases import rows_of_doors, rows_of_walls
+from envpool_bridge.envs.hide_and_seek.phases import (
+    POSE_HALF_X,
+    POSE_HALF_Y,
+    POSE_X,
+    POSE_Y,
+    rows_of_doors,
+    rows_of_walls,
+)
 from envpool_bridge.envs.hide_and_seek.planar.kernel import (
     NEVER,
-    begin_given,
     failure_of,
     make_ends,
     make_kit,
@@ -19,6 +25,7 @@ from envpool_bridge.envs.hide_and_seek.planar.kernel import (
 from envpool_bridge.envs.hide_and_seek.planar.observe import LEAVES, make_shown
 from envpool_bridge.envs.hide_and_seek.planar.picture import picture_of
 from envpool_bridge.envs.hide_and_seek.planar.play import stats_of
+from envpool_bridge.envs.hide_and_seek.planar.state import OVER, PLACED
 from envpool_bridge.envs.hide_and_seek.spaces import Teams, observation_space
 from envpool_bridge.envs.parallel_env import ParallelReset, ParallelStep
 from envpool_bridge.errors import UserError
@@ -47,10 +54,10 @@ class PlanarHideAndSeek(Teams):
         """Starts an episode; see `HideAndSeek.reset`."""
         layout: Layout | None = (options or {}).get("layout")
         if layout is None:
-            self.worlds["over"] = 1
-            self._run_kernel(-1 if seed is None else seed)
+            self.worlds["over"] = OVER
         else:
-            self._begin_given(layout)
+            self._place(layout)
+        self._run_kernel(-1 if seed is None else seed)
         world = self.worlds[0]
         self._begin(int(world["num_hiders"]), int(world["num_agents"]))
         return self._observed(), {name: {} for name in self.agents}
@@ -91,14 +98,19 @@ class PlanarHideAndSeek(Teams):
         if self.worlds["num_agents"][0] == 0:
             raise RuntimeError("hide-and-seek: call reset() first")
 
-    def _begin_given(self, layout: Layout) -> None:
-        walls, doors = rows_of_walls(layout.walls), rows_of_doors(layout.doors)
-        agents = layout.agents + AGENT_SIZE / 2
-        things = np.zeros((len(layout.boxes) + len(layout.ramps), 5))
-        boxes, ramps = things[: len(layout.boxes)], things[len(layout.boxes) :]
-        boxes[:, :2], boxes[:, 2:4] = layout.boxes + layout.box_sizes[:, :2] / 2, layout.box_sizes[:, :2]
-        ramps[:, :2], ramps[:, 2:4], ramps[:, 4] = layout.ramps + RAMP_SIZE / 2, RAMP_SIZE, 1.0
-        begin_given(self.worlds, self._kit, walls, doors, layout.num_hiders, agents, things, self._shown)
+    def _place(self, layout: Layout) -> None:
+        """Writes a layout into the world."""
+        world, agents, boxes = self.worlds[0], len(layout.agents), len(layout.boxes)
+        world["over"] = PLACED
+        walls, doors, things = rows_of_walls(layout.walls), rows_of_doors(layout.doors), boxes + len(layout.ramps)
+        world["num_hiders"], world["num_agents"], world["num_boxes"] = layout.num_hiders, agents, boxes
+        world["num_things"], world["num_walls"], world["num_doors"] = things, len(walls), len(doors)
+        world["wall"][: len(walls)], world["door"][: len(doors)] = walls, doors
+        at, half = [POSE_X, POSE_Y], [POSE_HALF_X, POSE_HALF_Y]
+        world["now"][:agents, at] = layout.agents + AGENT_SIZE / 2
+        of_boxes, of_ramps = world["now"][agents : agents + boxes], world["now"][agents + boxes : agents + things]
+        of_boxes[:, half], of_ramps[:, half] = layout.box_sizes[:, :2] / 2, RAMP_SIZE / 2
+        of_boxes[:, at], of_ramps[:, at] = layout.boxes + of_boxes[:, half], layout.ramps + RAMP_SIZE / 2
 
     def _run_kernel(self, seed: int) -> None:
         seeds, limits = np.full(1, seed), np.full(1, NEVER)

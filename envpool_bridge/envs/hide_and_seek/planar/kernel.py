@@ -1,4 +1,4 @@
-"""Entry points of the kernel: one call steps, or resets, all worlds of a worker."""
+"""The entry point of the kernel: one call steps, or resets, all worlds of a worker."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,8 +14,17 @@ from envpool_bridge.envs.hide_and_seek.planar.play import play
 from envpool_bridge.envs.hide_and_seek.planar.rooms import Plan, make_plan
 from envpool_bridge.envs.hide_and_seek.planar.sight import lidar_directions, see
 from envpool_bridge.envs.hide_and_seek.planar.solver import Contacts, make_contacts
-from envpool_bridge.envs.hide_and_seek.planar.start import begin, clear, set_agent, set_thing, write_poses
-from envpool_bridge.envs.hide_and_seek.planar.state import MAX_AGENTS, THINGS, WORLD, Rules, rules_of
+from envpool_bridge.envs.hide_and_seek.planar.start import begin, place
+from envpool_bridge.envs.hide_and_seek.planar.state import (
+    MAX_AGENTS,
+    OVER,
+    PLACED,
+    PLAYING,
+    THINGS,
+    WORLD,
+    Rules,
+    rules_of,
+)
 from envpool_bridge.envs.hide_and_seek.spaces import ACTION_SIZES
 
 NO_LAYOUT = -1
@@ -87,18 +96,25 @@ def make_ends(worlds: int, rows: int) -> Ends:
 def make_worlds(count: int) -> np.ndarray:
     """Returns worlds, [N] records, that the next step resets; their random numbers differ in every process."""
     worlds = np.zeros(count, WORLD)
-    worlds["over"] = 1
+    worlds["over"] = OVER
     worlds["random"][:, 0] = np.random.SeedSequence().generate_state(count, np.uint64)
     return worlds
 
 
 @compiled
 def _begin(world: Any, kit: Kit, seed: int) -> bool:
-    """Starts an episode; returns False if its things do not fit."""
+    """Starts an episode, or shows bodies that were moved by hand; returns False if its things do not fit."""
     if seed >= 0:
         world.random[0] = np.uint64(seed)
-    if not begin(world, kit.rules, kit.plan):
-        return False
+    if world.over == OVER:
+        if not begin(world, kit.rules, kit.plan):
+            return False
+    elif world.over == PLACED:
+        place(world)
+    else:
+        for thing in range(THINGS, THINGS + world.num_things):
+            place_middle(world.body[thing])
+    world.over = PLAYING
     see(world, kit.rays)
     return True
 
@@ -122,7 +138,7 @@ def _play(world: Any, kit: Kit, first: int, limit: int, ends: Ends) -> None:
     play(world, kit.rules, kit.rays, kit.actions, (kit.control, kit.contacts, kit.arms, kit.ground))
     ends.finished[first // (kit.rules.hiders + kit.rules.seekers)] = world.over
     if world.num_steps >= limit:
-        world.over = 1
+        world.over = OVER
     for agent in range(world.num_agents):
         row = first + row_of(world, kit.rules, agent)
         ends.valid[row] = True
@@ -164,7 +180,7 @@ def _make_step(version: str) -> Callable[..., int]:
         ends.finished[:] = False
         for number in range(worlds.shape[0]):
             world, first = worlds[number], number * rows
-            if world.over:
+            if world.over != PLAYING:
                 if not _begin(world, kit, seeds[number]):
                     return NO_LAYOUT
                 ends.is_first[first : first + rows] = True
@@ -179,70 +195,7 @@ def _make_step(version: str) -> Callable[..., int]:
     return step_worlds
 
 
-def _make_begin(version: str) -> Callable[..., None]:
-    @cached
-    def begin_given(
-        worlds: np.ndarray,
-        kit: Kit,
-        walls: np.ndarray,
-        doors: np.ndarray,
-        num_hiders: int,
-        agents: np.ndarray,
-        things: np.ndarray,
-        shown: Shown,
-    ) -> None:
-        """Starts an episode of the first world with given things.
-
-        Args:
-            worlds: [1] records.
-            kit: of the game.
-            walls: [W, 5] rows; see `phases`.
-            doors: [D, 4] rows.
-            num_hiders: number of hiders, the first agents.
-            agents: [A, 2] centers.
-            things: [M, 5] x and y of the middle, sizes along x and y, and whether it is a ramp; boxes first.
-            shown: target of observations.
-        """
-        _ = version
-        world = worlds[0]
-        clear(world)
-        world.num_walls, world.num_agents, world.num_things = len(walls), len(agents), len(things)
-        world.num_hiders, world.num_boxes = num_hiders, 0
-        world.num_doors = len(doors)
-        world.wall[: len(walls)] = walls
-        world.door[: len(doors)] = doors
-        for number in range(len(agents)):
-            set_agent(world, number, agents[number, 0], agents[number, 1])
-        for number in range(len(things)):
-            thing = things[number]
-            set_thing(world, number, (thing[0], thing[1]), (thing[2], thing[3]), thing[4] > 0.0)
-            if thing[4] == 0.0:
-                world.num_boxes += 1
-        write_poses(world)
-        see(world, kit.rays)
-        observe(world, kit.rules, 0, shown)
-
-    return begin_given
-
-
-def _make_look(version: str) -> Callable[..., None]:
-    @cached
-    def look(worlds: np.ndarray, kit: Kit, shown: Shown) -> None:
-        """Computes sight, lidar and observations of worlds whose bodies were moved by hand."""
-        _ = version
-        rows = kit.rules.hiders + kit.rules.seekers
-        for number in range(worlds.shape[0]):
-            for thing in range(THINGS, THINGS + worlds[number].num_things):
-                place_middle(worlds[number].body[thing])
-            see(worlds[number], kit.rays)
-            observe(worlds[number], kit.rules, number * rows, shown)
-
-    return look
-
-
 step_worlds = _make_step(VERSION)
-begin_given = _make_begin(VERSION)
-look = _make_look(VERSION)
 
 
 def failure_of(status: int, actions: np.ndarray) -> str:

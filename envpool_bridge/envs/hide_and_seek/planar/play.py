@@ -139,9 +139,9 @@ def _end_preparation(world: Any, ground: Ground) -> None:
     agents, things = world.num_agents, world.num_things
     sizes = (world.num_hiders, agents, world.num_boxes)
     end_preparation(
-        world.signals,
+        world.signals[:],
         world.now[: agents + things],
-        world.locked,
+        world.locked[:],
         world.wall[: world.num_walls],
         world.door[: world.num_doors],
         sizes,
@@ -160,7 +160,8 @@ def _finish(world: Any, ground: Ground) -> None:
     world.stats[_SEEN] = world.seen_steps / max(1, world.rewarded_steps)
     world.stats[_DISCARDED] = world.discarded
     world.signals[CHASED] /= max(1, world.rewarded_steps)
-    world.stats[_DISCARDED + 1 :] = world.signals
+    for number in range(len(world.signals)):
+        world.stats[_DISCARDED + 1 + number] = world.signals[number]
 
 
 @compiled
@@ -205,11 +206,9 @@ def play(
         _finish(world, ground)
         return
     see(world, rays)
-    count = world.num_agents + world.num_things
-    world.before[:count] = world.now[:count]
     write_poses(world)
     walls, sizes = world.wall[: world.num_walls], (world.num_hiders, world.num_agents, world.num_boxes, not prepares)
-    count_step(world.signals, world.before, world.now, world.sees_agent, walls, sizes)
+    count_step(world.signals[:], world.before[:], world.now[:], world.sees_agent[:], walls, sizes)
     if not prepares:
         any_seen = _reward_agents(world)
         _share(world, rules.reward, any_seen)

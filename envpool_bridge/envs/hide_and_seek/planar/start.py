@@ -8,6 +8,7 @@ from envpool_bridge.envs.hide_and_seek.game import CELL
 from envpool_bridge.envs.hide_and_seek.layout import AGENT_SIZE, BOX_SIZE, LONG_BOX_SIZES, RAMP_SIZE
 from envpool_bridge.envs.hide_and_seek.phases import (
     FEET,
+    POSE_COLUMNS,
     POSE_COS,
     POSE_HALF_X,
     POSE_HALF_Y,
@@ -57,6 +58,7 @@ from envpool_bridge.envs.hide_and_seek.planar.state import (
     Z,
 )
 
+_set_wall, _set_door = compiled(set_wall), compiled(set_door)
 ATTEMPTS = 2000
 _TRIES = 10  # places for a thing
 _ANYWHERE, _IN_QUADRANT, _OUTSIDE_QUADRANT, _NEAR = range(4)
@@ -67,9 +69,11 @@ _RAMP_ARM = 0.34  # metres: mean distance of the floor from the mass, weighted b
 
 @compiled
 def write_poses(world: Any) -> None:
-    """Writes the poses of all bodies, as `phases` describes them."""
+    """Keeps the last poses of all bodies, and writes the present ones, as `phases` describes them."""
     for number in range(world.num_agents + world.num_things):
         pose = world.now[number]
+        for column in range(POSE_COLUMNS):
+            world.before[number, column] = pose[column]
         if number < world.num_agents:
             body = world.body[number]
             pose[POSE_X], pose[POSE_Y], pose[FEET] = body[X], body[Y], body[Z]
@@ -95,7 +99,7 @@ def clear(world: Any) -> None:
     world.signals[:] = 0.0
     world.team_return[0] = world.team_return[1] = 0.0
     world.num_steps = world.prep_ended = world.rewarded_steps = world.seen_steps = 0
-    world.over = world.discarded = 0
+    world.discarded = 0
     world.time += 2
 
 
@@ -242,6 +246,19 @@ def _place_ramps(world: Any, plan: Plan, rules: Rules) -> bool:
 
 
 @compiled
+def place(world: Any) -> None:
+    """Starts an episode with the walls of a world and its poses, boxes before ramps."""
+    clear(world)
+    for number in range(world.num_agents):
+        set_agent(world, number, world.now[number, POSE_X], world.now[number, POSE_Y])
+    for number in range(world.num_things):
+        pose = world.now[world.num_agents + number]
+        size = (2.0 * pose[POSE_HALF_X], 2.0 * pose[POSE_HALF_Y])
+        set_thing(world, number, (pose[POSE_X], pose[POSE_Y]), size, number >= world.num_boxes)
+    write_poses(world)
+
+
+@compiled
 def begin(world: Any, rules: Rules, plan: Plan) -> bool:
     """Draws a layout, again if a thing does not fit; returns False if no attempt succeeded."""
     random = world.random
@@ -264,10 +281,10 @@ def begin(world: Any, rules: Rules, plan: Plan) -> bool:
             continue
         world.num_walls = plan.sizes[0]
         for number in range(world.num_walls):
-            set_wall(world.wall[number], plan.walls[number])
+            _set_wall(world.wall[number], plan.walls[number])
         world.num_doors = plan.sizes[2]
         for number in range(world.num_doors):
-            set_door(world.door[number], plan.doors[number])
+            _set_door(world.door[number], plan.doors[number])
         write_poses(world)
         return True
     return False

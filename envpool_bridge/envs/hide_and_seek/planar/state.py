@@ -37,6 +37,9 @@ NEAR_AGENTS = NEAR_THINGS + MAX_THINGS
 NEAR = NEAR_AGENTS + MAX_AGENTS
 FACE_WALLS = MAX_THINGS
 
+PLAYING, OVER, PLACED, MOVED = range(4)
+"""Values of `over`: what the next step does. A placed world starts with its walls and its poses in `now`; a moved one is shown."""
+
 STATS = 12 + len(SIGNAL_NAMES)
 WORLD = np.dtype(
     [

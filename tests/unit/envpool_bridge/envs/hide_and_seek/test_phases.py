@@ -111,5 +111,5 @@ def test_surfing_is_the_way_of_a_box_under_a_seeker():
     for feet, travelled in ((0.5, 0.3), (0.0, 0.0)):
         poses[1, phases.FEET] = after[1, phases.FEET] = feet
         signals = np.zeros(len(SIGNAL_NAMES))
-        phases.count_step(signals, poses, after, np.zeros((2, 2), bool), np.zeros((0, 5)), (1, 2, 2, True))
+        phases.count_step(signals, poses, after, np.zeros((2, 2), int), np.zeros((0, 5)), (1, 2, 2, True))
         assert signals[SIGNAL_NAMES.index("surf_distance")] == pytest.approx(travelled)
