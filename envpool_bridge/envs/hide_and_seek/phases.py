@@ -28,7 +28,7 @@ _THIN = 0.06  # metres around walls without which cells of a line of them would 
 _ON_TOP, _ABOVE = 0.4, 0.25  # metres of an agent's feet: it stands on a box of 0.5 m; it is in the air or on something
 _NEARER = 0.01  # metres in a step that are a chase
 _SAMPLE = 0.05  # metres between samples of a door's opening
-_BESIDE = 0.25  # metres from the middle of a door to a place in a room
+_DOORSTEP = 0.25  # metres from the middle of a door to a place in a room
 _HALF_THICKNESS, _OUTER_TOP, _INNER_TOP = 0.05, 4.0, 0.5  # metres, of walls
 
 _numba: Any = importlib.import_module("numba") if importlib.util.find_spec("numba") else None
@@ -234,8 +234,8 @@ def _closes_doors(grid: np.ndarray, doors: np.ndarray, boxes: np.ndarray) -> boo
     """Returns whether the reached rooms have doors, and a box is in each."""
     count = 0
     for door in doors:
-        x = 0.0 if door[2] >= door[3] else _BESIDE
-        y = _BESIDE if door[2] >= door[3] else 0.0
+        x = 0.0 if door[2] >= door[3] else _DOORSTEP
+        y = _DOORSTEP if door[2] >= door[3] else 0.0
         if _is_reached(grid, door[0] + x, door[1] + y) or _is_reached(grid, door[0] - x, door[1] - y):
             if not _is_closed(door, boxes):
                 return False

@@ -189,7 +189,7 @@ def penetrations(worlds):
     return np.where(real & below, 0.15 - distance, 0.0).max(axis=(1, 2))
 
 
-def test_the_version_of_the_kernel_covers_all_files_that_it_imports():
+def test_the_kernels_version_covers_all_files_it_imports():
     names = {".".join(path.relative_to(SOURCES[0].parent).with_suffix("").parts) for path in SOURCES}
     for path in SOURCES:
         if path.parent.name == "planar":
