@@ -1,5 +1,6 @@
 """Experiments as values: what is trained in which environment, and the command line of an experiment's file."""
 
+import contextlib
 import dataclasses
 import shlex
 import sys
@@ -19,7 +20,9 @@ from envpool_bridge.errors import UserError
 from envpool_bridge.limits import count_cores
 from envpool_bridge.spec.specs import EnvSpec
 from jaxsrl import run_plan
+from jaxsrl.checkpoints.run_directory import LOG
 from jaxsrl.cluster.learners.processes import join
+from jaxsrl.cluster.reported_end import reported_end
 from jaxsrl.config.command_line import parse_command_line
 from jaxsrl.config.files import ConfigFile, read_config_file, with_file_options
 from jaxsrl.config.json_flags import merge_json_flags
@@ -372,12 +375,14 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
     parsed = parse_flags(experiment, flags, sys.modules["__main__"].__doc__, program)
     if parsed.run.seeds > 1:
         sys.exit(_train_seeds(parsed))
-    use_synchronous_cpu_dispatch()
-    join(parsed.run.distributed, parsed.run.machine.num_cpu_devices, to_json(parsed))
-    with stop_on_signals(exit_now):
-        stopped_by = parsed.train().stopped_by
-        if stopped_by:
-            sys.exit(exit_status(stopped_by))
+    log = Path(parsed.run.directory, parsed.run.name, LOG)
+    with reported_end(log) if parsed.run.cluster.is_used else contextlib.nullcontext():
+        use_synchronous_cpu_dispatch()
+        join(parsed.run.distributed, parsed.run.machine.num_cpu_devices, to_json(parsed))
+        with stop_on_signals(exit_now):
+            stopped_by = parsed.train().stopped_by
+            if stopped_by:
+                sys.exit(exit_status(stopped_by))
 
 
 def _train_seeds(experiment: Experiment) -> int:

@@ -23,7 +23,7 @@ from jaxsrl.checkpoints.run_directory import NullRunDirectory, RunDirectory
 from jaxsrl.cluster.collectors import ClusterCollectors
 from jaxsrl.cluster.learners.collectors import ProcessCollectors
 from jaxsrl.cluster.learners.coordinator import ProcessCoordinator
-from jaxsrl.cluster.learners.processes import learner_processes
+from jaxsrl.cluster.learners.processes import Processes, learner_processes
 from jaxsrl.cluster.placement import Placement, place_run
 from jaxsrl.config.run_config import RunConfig
 from jaxsrl.config.run_name import python_run_name
@@ -124,7 +124,7 @@ def run(
         check_options(config, plan, agent, source, spec)
         coordinator = Coordinator() if processes is None else ProcessCoordinator(processes, config)
         coordinator.validate_identity({**identity, "plan": plan_to_json(plan), **read_versions()})
-        with open_directory(path, experiment, config, coordinator.is_main) as directory:
+        with open_directory(path, experiment, config, processes) as directory:
             directory.validate(identity)
             trained, is_quiet = trained_agent(plan, agent, spec), quiet or not coordinator.is_main
             setup = TrainingSetup(plan, trained, source, spec, config, directory, identity, is_quiet)
@@ -173,9 +173,14 @@ def trained_agent(plan: Plan, agent: AnyAgent, spec: EnvSpec) -> AnyAgent:
     return learning_agent(agent, spec, plan.num_rows, plan.shape.rollout_length, mesh)
 
 
-def open_directory(path: Path, experiment: Any, config: RunConfig, is_main: bool) -> RunDirectory:
+def open_directory(path: Path, experiment: Any, config: RunConfig, processes: Processes | None) -> RunDirectory:
     """Returns the run directory; of several learner processes only the main one writes it."""
-    return RunDirectory(path, experiment or {"run": config}) if is_main else NullRunDirectory(path)
+    if processes is not None and not processes.is_main:
+        return NullRunDirectory(path)
+    directory = RunDirectory(path, experiment or {"run": config})
+    if processes is not None:
+        processes.log = directory.log
+    return directory
 
 
 def make_identity(

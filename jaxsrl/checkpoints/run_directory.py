@@ -3,10 +3,12 @@
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
@@ -17,6 +19,7 @@ from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import differences, with_new_options
 
 CONFIG, PLAN, LOG, LOCK, PROVENANCE = "config.json", "plan.json", "log.txt", ".lock", "provenance.json"
+_LOGGERS = ("jaxsrl", "envpool_bridge")
 NUM_UPDATES = "num_updates"
 """Name of the budget in `CONFIG`, in updates: it may be smaller than that of the options."""
 
@@ -143,12 +146,30 @@ class RunDirectory:
         self._lock.close()
 
     def __enter__(self) -> Self:
-        """Returns the directory itself."""
+        """Returns the directory itself, whose log gets the warnings of this process too."""
+        self._warnings = _Warnings(self.log)
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(self._warnings)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Releases the lock."""
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(self._warnings)
         self.close()
+
+
+class _Warnings(logging.Handler):
+    """Appends warnings to the log of a run. They go to stderr too, as without a handler."""
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers and logging.lastResort is not None:
+            logging.lastResort.handle(record)
+        self._log(record.getMessage())
 
 
 def append_line(path: Path, line: str) -> None:

@@ -5,6 +5,7 @@
 Exit status: 0 for success; 1 for a problem (a damaged checkpoint, or one that the doctor reports); 2 for an invalid request.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import io
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import MutableMapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Protocol, Union
 
 import tyro
@@ -101,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise_conflict()
         if not isinstance(command, (Train, BenchCommand)):
             _share_accelerator(os.environ)
-        status = command.run()
+        with _reported(command):
+            status = command.run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(128 + signal.SIGINT)
@@ -114,6 +117,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError(f"cannot read or write {error.filename}: {error.strerror}") from error
     if status:
         sys.exit(status)
+
+
+def _reported(command: Command) -> contextlib.AbstractContextManager[None]:
+    """Returns a context that reports if Ray ends the process of a command that runs on a cluster."""
+    if getattr(command, "runs_on", "here") == "here" and not getattr(command, "serve", ""):
+        return contextlib.nullcontext()
+    from jaxsrl.checkpoints.run_directory import LOG
+    from jaxsrl.cluster.reported_end import reported_end
+
+    directory: Path = getattr(command, "directory", None) or getattr(command, "run_directory", Path())
+    return reported_end(directory / LOG)
 
 
 def _share_accelerator(environment: MutableMapping[str, str]) -> None:

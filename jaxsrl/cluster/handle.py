@@ -20,6 +20,7 @@ from jaxsrl.metrics.cluster_traffic import PREFIX
 _LOG = logging.getLogger("jaxsrl.cluster")
 _POLL_SECONDS = 0.5  # between looks for a node that has room
 _DOUBT_SECONDS = 30.0  # in which a cluster would have seen that a node is dead
+_SAY_SECONDS = 30.0  # between lines about a process that the run waits for
 
 RemoteT = TypeVar("RemoteT", bound=RemoteHost)
 
@@ -42,6 +43,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
         stats_call: the pending request for stats, and when it was sent.
         restart_at: when to restart it; None unless it is lost.
         lost_at: when it was lost.
+        reported_at: when a line said that the run waits for it.
         budget: Budget of restarts.
     """
 
@@ -62,7 +64,7 @@ class Handle(abc.ABC, Generic[RemoteT]):
         self.past_stats: dict[str, float] = {}
         self.stats_call: tuple[Call, float] | None = None
         self.restart_at: float | None = None
-        self.lost_at = 0.0
+        self.lost_at = self.reported_at = 0.0
         self.budget = RestartBudget(options.max_restarts, options.window_seconds, options.max_backoff_seconds)
 
     @property
@@ -121,6 +123,14 @@ class Handle(abc.ABC, Generic[RemoteT]):
         """Returns the stats summed over all incarnations."""
         names = {**self.stats, **self.past_stats}
         return {name: self.stats.get(name, 0.0) + self.past_stats.get(name, 0.0) for name in names}
+
+    @property
+    def waits_since(self) -> float | None:
+        """Returns since when it is lost, or has not answered; None if it runs."""
+        if self.restart_at is not None:
+            return self.lost_at
+        # Stats that were requested during a slow start are answered after it.
+        return None if self.stats_call is None else max(self.stats_call[1], self.started_at)
 
     def kill(self) -> None:
         """Ends the process, with everything that it had not handed over; idempotent."""
@@ -211,6 +221,7 @@ class RestartManager:
             if handle.restart_at is not None and handle.restart_at <= now:
                 self._restart(handle, start, now)
             self._check_silence(handle, now)
+            _report_wait(handle, now)
         if now - self._requested_at >= STATS_SECONDS:
             self._requested_at = now
             for handle in handles:
@@ -236,8 +247,16 @@ class RestartManager:
         if handle.stats_call is None:
             return
         setting = "step_timeout_seconds" if handle.start_call is None else "start_timeout_seconds"
-        limit, (call, sent_at) = float(getattr(self._options, setting)), handle.stats_call
-        since = max(sent_at, handle.started_at)  # stats that were requested during a slow start are answered after it
+        limit, call, since = float(getattr(self._options, setting)), handle.stats_call[0], handle.waits_since
         # This thread may have been busy: an answer may have come that was not taken yet.
-        if now - since > limit and not self._engine.wait([call], 0.0):
+        if since is not None and now - since > limit and not self._engine.wait([call], 0.0):
             self.mark_lost(handle, f"it did not answer for {limit:g} s ({setting})")
+
+
+def _report_wait(handle: Handle[Any], now: float) -> None:
+    since = handle.waits_since
+    if since is not None and now - max(since, handle.reported_at) >= _SAY_SECONDS:
+        handle.reported_at = now
+        reason = "it does not answer" if handle.start_call is None else "it starts"
+        reason = reason if handle.restart_at is None else "no node has room for it yet"
+        _LOG.warning("The run waits for %s for %.0f s: %s.", handle.describe(), now - since, reason)

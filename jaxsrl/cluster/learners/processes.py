@@ -40,14 +40,15 @@ class Processes:
         num_processes: Number of processes of the run.
         wait_seconds: longest wait for the others.
         is_main: whether this process writes the run directory.
+        log: Function that writes a line to the log of the run.
     """
 
     def __init__(self, process_id: int, num_processes: int, wait_seconds: int, client: Any) -> None:
         self.process_id, self.num_processes, self.wait_seconds = process_id, num_processes, wait_seconds
         self.is_main = process_id == 0
         self._client, self._barriers = client, 0
-        self._reason = ""
-        self._abort = AbortHandler(lambda: self._reason or _describe_lost(), REQUEUE_STATUS)
+        self._reason, self.log = "", _ignore
+        self._abort = AbortHandler(self._describe_abort, REQUEUE_STATUS)
 
     def send(self, key: str, text: str) -> None:
         """Publishes a text for every process under `key`; it replaces an earlier one."""
@@ -139,6 +140,12 @@ class Processes:
         self.wait_at_barrier()
         _members.clear()
         jax.distributed.shutdown()
+
+    def _describe_abort(self) -> str:
+        """Returns why jax ends this process, after it has written that to the log."""
+        message = self._reason or _describe_lost()
+        self.log(f"ends: {message}")
+        return message
 
     def _publish(self, error: BaseException) -> None:
         """Sends the error that ends this process to the others; those of jax's aborts that still come say it too."""
@@ -270,6 +277,10 @@ def _enter(config: DistributedConfig, identity: Mapping[str, Any]) -> str:
         service, members = gate.service, gate.wait()
     _members.update(members)
     return service
+
+
+def _ignore(line: str) -> None:
+    """Writes nothing, before there is a run directory."""
 
 
 def _describe_lost() -> str:

@@ -1,6 +1,7 @@
 """A run's directory: one process at a time, and one configuration for ever."""
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from envpool_bridge.errors import UserError
 from experiments.ppo_cartpole import EXPERIMENT
-from jaxsrl.checkpoints.run_directory import LOCK, NUM_UPDATES, RunDirectory, read_json, write_json
+from jaxsrl.checkpoints.run_directory import LOCK, LOG, NUM_UPDATES, RunDirectory, read_json, write_json
 from jaxsrl.config.run_config import MAY_CHANGE
 from jaxsrl.config.serialization import to_json
 
@@ -303,6 +304,16 @@ def test_the_log_grows_by_lines_with_their_time(tmp_path):
     lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == ["begins", "complete"]
     assert all(line.startswith("20") for line in lines)
+
+
+def test_warnings_of_a_run_are_in_its_log(tmp_path):
+    own, other = logging.getLogger("jaxsrl.cluster"), logging.getLogger("somebody")
+    with RunDirectory(tmp_path / "run") as directory:
+        own.warning("host %d on node %s is lost", 3, "a")
+        other.warning("not ours")
+    own.warning("after the run")
+    (line,) = (directory.path / LOG).read_text().splitlines()
+    assert line.endswith(" host 3 on node a is lost")
 
 
 def test_add_provenance_appends_what_differs(tmp_path):
