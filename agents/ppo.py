@@ -153,11 +153,12 @@ class PPOConfig:
         if self.dual_clip is not None and not self.dual_clip > 1.0:
             raise UserError(f"dual_clip must exceed 1: got {self.dual_clip}")
         validate.fraction(self, "value_normalization_step", above_zero=True)
-        if self.adaptive_kl is not None and self.num_gradient_steps <= self.optimizer.accumulate:
-            raise UserError(
-                f"adaptive_kl needs more gradient steps of an update than optimizer.accumulate: the KL is 0 until parameters "
-                f"change; got {self.num_gradient_steps} and {self.optimizer.accumulate}"
-            )
+        for name in ("adaptive_kl", "target_kl"):
+            if getattr(self, name) is not None and self.num_gradient_steps <= self.optimizer.accumulate:
+                raise UserError(
+                    f"{name} needs more gradient steps of an update than optimizer.accumulate: the KL is 0 until parameters "
+                    f"change; got {self.num_gradient_steps} and {self.optimizer.accumulate}"
+                )
         schedule = self.learning_rate_schedule
         if self.adaptive_kl is not None and (schedule.kind != "constant" or schedule.warmup):
             raise UserError(

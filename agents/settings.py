@@ -66,8 +66,9 @@ def complete(config: Any) -> None:
     """Sets the values that an algorithm's nested configurations were not given to its own; called by its `__post_init__`.
 
     Raises:
-        UserError: If a field has no effect by `unread` of its configuration, and not its default.
+        UserError: If a field has no effect by `unread` of its configuration, and not its default; or a number is too large.
     """
+    validate_numbers(config)
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), _default(field)
         if isinstance(value, Nested):
@@ -78,6 +79,25 @@ def complete(config: Any) -> None:
             _reject_unread(value, default, f"{field.name}.")
     if hasattr(config, "unread"):
         _reject_unread(config, type(config), "")
+
+
+def validate_numbers(config: Any, prefix: str = "", integer_bits: int = 31) -> None:
+    """Validates that the numbers of a configuration, without its parts, are finite, and that programs can compute with them.
+
+    Args:
+        config: Dataclass.
+        prefix: Text before the names of its fields in messages.
+        integer_bits: Integers are smaller than this power of 2.
+
+    Raises:
+        UserError: If a number is NaN, infinite or too large.
+    """
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{prefix}{field.name}"
+        for number in value if isinstance(value, tuple) else (value,):
+            limit = 2.0 ** (integer_bits if isinstance(number, int) else 63)
+            if isinstance(number, int | float) and not abs(number) < limit:
+                raise UserError(f"{name} must be a number smaller than {limit:.0f}: got {number}")
 
 
 def validate_effect(config: Any, spec: EnvSpec, network: Any) -> None:

@@ -293,7 +293,7 @@ def parse_flags(
     reads = "--config FILE reads options from a run's config.json, or a .yaml or .toml file."
     description = f"{description or ''}\n\n{reads}"
     parsed = parse_command_line(type(value), default=value, args=flags, description=description, prog=program)
-    validate_effect(value.run, parsed.run)
+    validate_effect(value, parsed)
     if parsed.run.name:
         return parsed
     if file is not None and file.run_directory is not None:

@@ -44,6 +44,7 @@ class ActorCritic(NamedTuple):
         is_recurrent: Whether there is a recurrent state.
         explore: Computes one step of gSDE. Maps (params, observation [B, ...], state [B, ...] each, is_first [B] bool, keys [B]) to
             the policy's parameters [B, P], actions [B, ...] and the next state; keys are consumed. None without gSDE.
+        spec: Spec whose observations the network scales; None if it scales none.
     """
 
     init: InitFn
@@ -55,6 +56,7 @@ class ActorCritic(NamedTuple):
     unroll: UnrollFn
     is_recurrent: bool
     explore: ExploreFn | None = None
+    spec: EnvSpec | None = None
 
 
 class Trunk(NamedTuple):
@@ -96,7 +98,7 @@ def make_actor_critic(config: NetworkConfig, spec: EnvSpec) -> ActorCritic:
     else:
         actor = make_branch(actor_config(config, actor_inputs), actor_inputs, {"head": policy, **features})
         trunk = separate_torsos(actor, make_branch(config.critic, critic_inputs, {"head": value}))
-    return bind_head(config, head, trunk)
+    return bind_head(config, head, trunk)._replace(spec=spec)
 
 
 def bind_head(config: NetworkConfig, head: PolicyHead, trunk: Trunk) -> ActorCritic:

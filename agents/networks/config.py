@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, Literal, NamedTuple
 
 from agents.ops import validate
-from agents.settings import reject_other
+from agents.settings import reject_other, validate_numbers
 from envpool_bridge.errors import UserError
 
 IMAGE_TORSOS = ("nature_cnn", "impala_resnet", "cnn")
@@ -96,6 +96,7 @@ class NetworkConfig:
             )
         if self.critic_hidden_sizes is not None:
             object.__setattr__(self, "critic_hidden_sizes", tuple(self.critic_hidden_sizes))
+        validate_numbers(self, "network.")
         validate.positive(self, "core_size", "core_layers", "core_heads", "core_memory")
         validate.not_negative(self, "entity_heads")
         validate.choices(self)

@@ -6,7 +6,8 @@ from agents.api import Array, Observation, Params
 from agents.networks.actor_critic import ActorCritic, InitFn, make_actor_critic
 from agents.networks.config import NetworkConfig
 from agents.networks.distributions import Distribution
-from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec, describe_leaves
 
 
 def memoryless_network(
@@ -35,5 +36,17 @@ def memoryless_network(
 
 
 def bound_network(network: NetworkConfig | ActorCritic, spec: EnvSpec) -> ActorCritic:
-    """Returns the network of a configuration, or the given network unchanged."""
-    return network if isinstance(network, ActorCritic) else make_actor_critic(network, spec)
+    """Returns the network of a configuration, or the given network unchanged.
+
+    Raises:
+        UserError: If the given network scales other observations than those of `spec`.
+    """
+    if not isinstance(network, ActorCritic):
+        return make_actor_critic(network, spec)
+    if network.spec is not None and network.spec.observation != spec.observation:
+        raise UserError(
+            f"the network scales other observations than the agent gives it: expected one made for "
+            f"{describe_leaves('observation', spec.observation)}, got {describe_leaves('observation', network.spec.observation)}; "
+            f"pass its NetworkConfig, or make it from normalized_spec(spec, True) where observations are normalized"
+        )
+    return network

@@ -89,6 +89,7 @@ class DecisionTransformerConfig:
         validate.at_least_one(self, *sizes)
         validate.positive(self, "learning_rate")
         validate.fraction(self, "dropout", below_one=True)
+        validate.uniform_replay(self, "Decision Transformer")
         if self.embedding_size % self.num_heads:
             raise UserError(f"num_heads must divide embedding_size: got {self.num_heads} and {self.embedding_size}")
 

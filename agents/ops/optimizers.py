@@ -53,6 +53,7 @@ class OptimizerConfig(Nested):
         yield self.name == "sgd", reason, "epsilon"
         yield self.name not in ("laprop", "rmsprop"), reason, "decay"
         yield self.name in ("adam", "adamw"), reason, "momentum"
+        yield self.name == "adamw" and self.weight_decay == 0.0, "weight_decay is 0", "name"
 
 
 def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:

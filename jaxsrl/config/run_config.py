@@ -1,13 +1,13 @@
 """RunConfig: sizes, budget, placement and operation of a run, apart from the environment and the algorithm."""
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from agents.ops import validate
+from agents.settings import validate_numbers
 from agents.transforms.level_replay_config import LevelReplayConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.config.curriculum import CurriculumConfig
@@ -165,14 +165,15 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _validate_choices(self)
+        validate_numbers(self, "run.", integer_bits=63)
         validate_at_least(
             1, "run", self, "total_env_steps", "gradient_steps", "num_envs", "rollout_length", "seeds", "seeds_at_once"
         )
         validate_at_least(
             0, "run", self, "seed", "max_policy_lag", "shutdown_timeout_seconds", "max_hours", "plateau_env_steps"
         )
-        if self.target_return is not None and math.isnan(self.target_return):
-            raise UserError(f"run.target_return must be a number: got {self.target_return}")
+        if self.seed + self.seeds > 2**32:
+            raise UserError(f"run.seed must be smaller than 2**32, with further seeds too: got {self.seed}")
         for name in ("seed_learning_rates", "seed_entropy_coefs"):
             given = len(getattr(self, name))
             if given and (given != self.seeds or given == 1):

@@ -1,20 +1,30 @@
 """Rejection of some flags that the plan of a run does not read."""
 
+from typing import Any
+
+from agents.settings import reject_other
 from envpool_bridge.errors import UserError
-from jaxsrl.config.run_config import RunConfig
+
+_COLLECTING = ("capacity", "min_size", "gradient_steps_per_env_step")
 
 
-def validate_effect(default: RunConfig, run: RunConfig) -> None:
-    """Rejects flags of budget and dataset that would have no effect.
+def validate_effect(before: Any, after: Any) -> None:
+    """Rejects flags of budget, replay and dataset that would have no effect.
 
     Args:
-        default: Configuration that the flags changed.
-        run: Configuration with the flags.
+        before: Experiment that the flags changed.
+        after: Experiment with the flags.
 
     Raises:
         UserError: If a flag changed an option that the plan does not read.
     """
-    data = run.dataset
+    default, run, data = before.run, after.run, after.run.dataset
+    replay = getattr(after.agent, "replay", None)
+    if run.is_offline:
+        reason = "plan offline collects no steps"
+        reject_other("run.rollout_length", run.rollout_length, default.rollout_length, reason)
+        for name in _COLLECTING if replay is not None else ():
+            reject_other(f"agent.replay.{name}", getattr(replay, name), getattr(before.agent.replay, name), reason)
     if run.is_offline and run.total_env_steps != default.total_env_steps:
         raise UserError(
             f"plan offline has no env steps, but run.total_env_steps was set to {run.total_env_steps}: use "

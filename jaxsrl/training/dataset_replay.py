@@ -46,6 +46,11 @@ def check_dataset(config: RunConfig, plan: Plan, agent: AnyAgent, spec: EnvSpec)
                 f"plan {plan.name} learns from a dataset: use --dataset.path DIRECTORY with it (jaxsrl record makes one)"
             )
         return
+    if plan.is_offline and isinstance(agent, ReplayAgent) and agent.data.config.priority_exponent:
+        raise UserError(
+            f"plan {plan.name} samples a dataset uniformly: expected agent.replay.priority_exponent 0, got "
+            f"{agent.data.config.priority_exponent}; use 0"
+        )
     if not plan.is_offline and (not replays_on_host(plan) or plan.environments.nodes or config.distributed.is_on):
         raise UserError(
             f"plan {plan.name}: a dataset is read by one learner process with replay in its host's memory: use --plan offline, or "

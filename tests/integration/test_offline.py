@@ -316,6 +316,11 @@ def test_what_does_not_fit_is_rejected_before_anything_starts(recorded, tmp_path
         experiment(tmp_path, recorded, agent=PPOConfig()).train(quiet=True)
     with pytest.raises(UserError, match="expected the observation of Acrobot-v1"):
         experiment(tmp_path, recorded, env=EnvConfig("Acrobot-v1")).train(quiet=True)
+    priorities = dataclasses.replace(DQN.replay, priority_exponent=0.6)
+    with pytest.raises(
+        UserError, match="samples a dataset uniformly: expected agent.replay.priority_exponent 0, got 0.6"
+    ):
+        experiment(tmp_path, recorded, agent=dataclasses.replace(DQN, replay=priorities)).train(quiet=True)
     with pytest.raises(UserError, match="--replay.memory host"):
         experiment(tmp_path, recorded, plan="serial").train(quiet=True)
     with pytest.raises(UserError, match="expected the directory of a dataset"):

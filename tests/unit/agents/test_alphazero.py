@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pgx")
 
 from agents.alphazero import AlphaZeroConfig, build_alphazero, make_alphazero, model_step, value_targets
-from agents.api import Mode, ReplayConfig, Trajectory
+from agents.api import Mode, Trajectory
 from agents.networks.config import NetworkConfig
 from agents.search.gumbel import GumbelConfig
 from agents.search.puct import PUCTConfig
@@ -137,7 +137,6 @@ def test_targets_equal_a_walk_along_each_game():
             "sde_period 4 has no effect: AlphaZero",
         ),
         (lambda: AlphaZeroConfig(random_moves=2.0), "random_moves"),
-        (lambda: AlphaZeroConfig(replay=ReplayConfig(priority_exponent=0.6)), "no importance weights"),
         (lambda: GumbelConfig(value_scale=-1.0), "gumbel.value_scale must be at least 0"),
         (lambda: PUCTConfig(dirichlet_alpha=0.0), "puct.dirichlet_alpha must be positive"),
         (lambda: pgx_rules("backgammon"), "deterministic game"),

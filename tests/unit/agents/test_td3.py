@@ -198,7 +198,7 @@ def test_td3_exploration_noise_stays_within_bounds(learnt):
     [
         ({"policy_delay": 0}, "policy_delay must be at least 1: got 0"),
         ({"target_noise": -0.1}, "target_noise must not be negative: got -0.1"),
-        ({"exploration_noise": float("nan")}, "exploration_noise must not be negative: got nan"),
+        ({"exploration_noise": -0.1}, "exploration_noise must not be negative: got -0.1"),
     ],
 )
 def test_td3_rejects_invalid_configurations(change, message):

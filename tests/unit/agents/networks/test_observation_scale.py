@@ -6,10 +6,23 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from agents.a2c import A2CConfig, make_a2c
+from agents.networks.actor_critic import make_actor_critic
+from agents.networks.config import NetworkConfig
 from agents.networks.observation_inputs import make_inputs
-from agents.networks.observation_scale import image_shape, image_values, is_image, normalized_leaves, scaled
+from agents.networks.observation_scale import (
+    image_shape,
+    image_values,
+    is_image,
+    normalized_leaves,
+    normalized_spec,
+    scaled,
+)
+from agents.ppo import PPOConfig, make_ppo
+from agents.transforms.normalization import NormalizationConfig
 from agents.world_models.observations import make_observations
 from envpool_bridge.envs.io.spaces import spec_of_spaces
+from envpool_bridge.errors import UserError
 from envpool_bridge.spec.specs import ArraySpec, DiscreteSpec, EnvSpec
 
 INT32 = np.iinfo(np.int32)
@@ -140,6 +153,17 @@ def test_pixels_of_a_world_model_lie_between_0_and_1():
 def test_scaling_of_bytes_is_the_same_program_as_a_division():
     leaf, image = ArraySpec((24, 24, 3), "uint8"), jnp.arange(24 * 24 * 3, dtype=jnp.uint8).reshape(1, 24, 24, 3)
     np.testing.assert_array_equal(jax.jit(lambda x: image_values(leaf, x))(image), image.astype(jnp.float32) / 255.0)
+
+
+def test_a_network_that_would_scale_normalized_observations_again_is_rejected():
+    spec, config = spec_of(box([0, 0], [100, 100], "float32")), NetworkConfig(hidden_sizes=(4,))
+    normalized = PPOConfig(normalization=NormalizationConfig(observations=True))
+    with pytest.raises(UserError, match=r"^the network scales other observations .*; pass its NetworkConfig, or"):
+        make_ppo(normalized, spec, make_actor_critic(config, spec))
+    with pytest.raises(UserError, match="scales other observations"):
+        make_a2c(A2CConfig(), spec, make_actor_critic(config, spec_of(box([0, 0], [50, 50], "float32"))))
+    make_ppo(normalized, spec, make_actor_critic(config, normalized_spec(spec, True)))
+    make_ppo(PPOConfig(), spec, make_actor_critic(config, spec))
 
 
 def test_running_statistics_normalize_numbers_alone():

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from envpool_bridge.errors import UserError
-from experiments import ppo, ppo_cartpole
+from experiments import dqn_cartpole, ppo, ppo_cartpole
 from experiments.ppo_cartpole import EXPERIMENT
 from jaxsrl.config.command_line import parse_command_line
 from jaxsrl.experiment import cli, parse_flags
@@ -100,6 +100,7 @@ OFFLINE = ["--plan", "offline", "--dataset.path", "set"]
     [
         ([*OFFLINE, "--run.total-env-steps", "5000"], "plan offline has no env steps.*use --run.gradient-steps"),
         ([*OFFLINE, "--dataset.share", "0.9"], "dataset.share 0.9 has no effect: plan offline"),
+        ([*OFFLINE, "--run.rollout-length", "8"], "run.rollout_length 8 has no effect: plan offline collects no steps"),
         (["--dataset.share", "0.9"], "dataset.share 0.9 has no effect: the run has no dataset"),
         (["--dataset.gradient-steps-per-update", "10"], "is for plan offline, not single_learner"),
     ],
@@ -107,6 +108,12 @@ OFFLINE = ["--plan", "offline", "--dataset.path", "set"]
 def test_flags_without_effect_are_rejected(flags, message):
     with pytest.raises(UserError, match=message):
         parse_flags(EXPERIMENT, flags)
+
+
+@pytest.mark.parametrize("name", ["capacity", "min-size", "gradient-steps-per-env-step"])
+def test_rates_of_replay_are_rejected_without_environments(name):
+    with pytest.raises(UserError, match=r"has no effect: plan offline collects no steps; omit it, or use"):
+        parse_flags(dqn_cartpole.EXPERIMENT, [*OFFLINE, f"--agent.replay.{name}", "3"])
 
 
 def test_flags_with_effect_are_accepted():
