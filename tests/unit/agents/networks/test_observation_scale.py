@@ -155,7 +155,7 @@ def test_scaling_of_bytes_is_the_same_program_as_a_division():
     np.testing.assert_array_equal(jax.jit(lambda x: image_values(leaf, x))(image), image.astype(jnp.float32) / 255.0)
 
 
-def test_a_network_that_would_scale_normalized_observations_again_is_rejected():
+def test_a_network_that_scales_twice_is_rejected():
     spec, config = spec_of(box([0, 0], [100, 100], "float32")), NetworkConfig(hidden_sizes=(4,))
     normalized = PPOConfig(normalization=NormalizationConfig(observations=True))
     with pytest.raises(UserError, match=r"^the network scales other observations .*; pass its NetworkConfig, or"):
