@@ -38,7 +38,7 @@ RUNTIME = {
     "replay.priority_offset": "device/sampler.py",
 }
 """Fields that the runtime reads, and where in `jaxsrl/replay`."""
-IN_SUITE = ("ppo", "dqn", "sac")
+IN_SUITE = ("a2c", "dqn", "ppo", "qmix", "reinforce", "sac")
 BOX = ArraySpec((2,), "float32", -2.0, 2.0)
 PRIORITIZED = ReplayConfig(batch_size=WINDOWS, priority_exponent=0.6)
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
