@@ -23,7 +23,7 @@ class HideAndSeek(Teams):
     follows from the seed of its reset.
 
     Args:
-        game: the rules; RandomWalls() if None.
+        game: Rules; RandomWalls() if None.
         render_mode: "rgb_array", or None.
     """
 
@@ -44,7 +44,7 @@ class HideAndSeek(Teams):
         """Starts an episode.
 
         Args:
-            seed: seeds all randomness of the episode; None continues the generator of the previous episode.
+            seed: Seed of all randomness of the episode. None continues the generator of the previous episode.
             options: {"layout": Layout} starts with that layout instead of drawing one.
         """
         if seed is not None:
@@ -81,7 +81,7 @@ class HideAndSeek(Teams):
         """Returns a picture of the scene from above at an angle, [480, 480, 3] uint8.
 
         Raises:
-            Exception: of the graphics library, if this machine cannot render.
+            Exception: the graphics library cannot render on this machine.
         """
         if self._renderer is None:
             self._renderer = Renderer(self.episode.scene, self.game.floor_size)

@@ -22,18 +22,18 @@ class Episode:
     """An episode from a layout to the horizon.
 
     Args:
-        game: the rules.
-        layout: positions at the start.
-        rng: randomness of the episode.
+        game: Rules.
+        layout: Positions at the start.
+        rng: Generator of the episode.
 
     Attributes:
-        scene: its physics.
-        grips: held things.
-        locks: locked things.
-        visibility: present visibility.
-        num_steps: number of steps played.
-        over: whether it is truncated.
-        discarded: whether its physics diverged.
+        scene: Physics of the episode.
+        grips: Held things.
+        locks: Locked things.
+        visibility: Present visibility.
+        num_steps: Number of steps played.
+        over: Whether it is truncated.
+        discarded: Whether its physics diverged.
     """
 
     def __init__(self, game: Game, layout: Layout, rng: np.random.Generator) -> None:

@@ -30,9 +30,9 @@ class EpisodeStats:
     `seen_fraction` is the fraction of rewarded steps in which a seeker saw a hider, and there are the signals of `phases`.
 
     Args:
-        scene: at the start of an episode.
-        layout: of the episode.
-        game: the rules.
+        scene: Scene at the start of an episode.
+        layout: Layout of the episode.
+        game: Rules.
     """
 
     def __init__(self, scene: Scene, layout: Layout, game: Game) -> None:

@@ -22,26 +22,26 @@ class Game:
     """Options of both variants; lengths in metres, times in env steps of 0.075 s.
 
     Attributes:
-        hiders: agents of the hiding team, 1 to 3.
-        seekers: agents of the seeking team, 1 to 3.
-        random_team_sizes: draws each team's size for each episode, from 1 to its number above.
-        max_agents: number of agents that observations have room for, including the observer; 0 for hiders + seekers.
-        horizon: steps, after which an episode is truncated; it has no other end.
-        prep_fraction: fraction of the horizon in which seekers stand still and rewards are 0.
-        map_scale: scale of the floor (6 m), of the area agents must not leave, and of the largest distance within a
+        hiders: Agents of the hiding team, 1 to 3.
+        seekers: Agents of the seeking team, 1 to 3.
+        random_team_sizes: Whether each team's size is drawn for each episode, from 1 to its number above.
+        max_agents: Number of agents that observations have room for, including the observer; 0 for hiders + seekers.
+        horizon: Number of steps after which an episode is truncated; it has no other end.
+        prep_fraction: Fraction of the horizon in which seekers stand still and rewards are 0.
+        map_scale: Scale of the floor (6 m), of the area agents must not leave, and of the largest distance within a
             team at the start.
-        boxes: fewest and most boxes of an episode.
-        elongated_boxes: fewest and most of them that are long (1.65 x 0.15) instead of square (0.5 x 0.5).
-        ramps: number of ramps.
-        locks_ramps: whether ramps can be locked, and their locks are observed.
-        observes_sizes: whether the sizes of boxes are observed.
-        teams_together: whether a team starts within 0.5 m of its first member.
-        door_size: cells of a door, minus one: openings are (door_size + 1) * 0.2 + 0.1 m wide.
+        boxes: Fewest and most boxes of an episode.
+        elongated_boxes: Fewest and most of them that are long (1.65 x 0.15) instead of square (0.5 x 0.5).
+        ramps: Number of ramps.
+        locks_ramps: Whether ramps can be locked, and their locks are observed.
+        observes_sizes: Whether the sizes of boxes are observed.
+        teams_together: Whether a team starts within 0.5 m of its first member.
+        door_size: Number of cells of a door, minus one: openings are (door_size + 1) * 0.2 + 0.1 m wide.
         reward: "joint_zero_sum": -1 for all hiders if any is seen, else 1, and the opposite for seekers. "joint_mean":
             a team's mean of its agents' own rewards. "selfish": each agent's own.
-        bounds: x and y of two corners; an agent outside gets -10 instead.
-        penalizes_things: whether all agents get -10 while a box or a ramp is outside.
-        lidar_rays: number of rays of each agent, evenly around it.
+        bounds: Coordinates x and y of two corners; an agent outside gets -10 instead.
+        penalizes_things: Whether all agents get -10 while a box or a ramp is outside.
+        lidar_rays: Number of rays of each agent, evenly around it.
     """
 
     hiders: int = 2
@@ -113,10 +113,10 @@ class RandomWalls(Game):
     """The published game: 1 to 4 rooms of random walls, each inner wall with a door, with or without outer walls.
 
     Attributes:
-        rooms: largest number of rooms of an episode.
-        random_rooms: draws the number of rooms from 1 to `rooms`; False always takes `rooms`.
-        min_room_size: a new wall is more than this many cells away from others that leave the same side of a wall.
-        outside_walls: probability of outer walls, 4 m high.
+        rooms: Largest number of rooms of an episode.
+        random_rooms: Whether the number of rooms is drawn from 1 to `rooms`; otherwise it is `rooms`.
+        min_room_size: Number of cells; a new wall is farther away than them from others that leave the same side of a wall.
+        outside_walls: Probability of outer walls, 4 m high.
     """
 
     rooms: int = 4
@@ -136,7 +136,7 @@ class Base(Game):
     """The quadrant game: a room in one corner with one door or two, the boxes in it, seekers outside.
 
     Attributes:
-        one_door: probability that only one of the room's two walls has a door.
+        one_door: Probability that only one of the room's two walls has a door.
     """
 
     horizon: int = 80

@@ -30,7 +30,7 @@ def in_cone(away: np.ndarray, turns: np.ndarray, half_angle: float) -> np.ndarra
     Args:
         away: [A, K, 2] metres along x and y from each agent to the targets; distance 0 counts as straight ahead.
         turns: [A] radians: at 0 an agent looks towards -y.
-        half_angle: radians.
+        half_angle: Half of the angle of the cone, radians.
     """
     ahead = np.sin(turns)[:, None] * away[..., 0] - np.cos(turns)[:, None] * away[..., 1]
     return ahead >= np.cos(half_angle) * np.sqrt(np.einsum("akc,akc->ak", away, away))

@@ -12,7 +12,7 @@ class Grips:
     """Things held by a scene's agents; several agents may hold one thing.
 
     Args:
-        scene: its agents start with empty hands.
+        scene: Scene, whose agents start with empty hands.
 
     Attributes:
         held: [A] indices of things, -1 for none.

@@ -22,13 +22,13 @@ class Layout:
     """Positions before the first step; nothing is rotated and everything stands on the floor.
 
     Attributes:
-        walls: with their doors cut.
-        num_hiders: of the agents, the first ones.
+        walls: Pieces of walls next to their doors.
+        num_hiders: Number of hiders, the first agents.
         agents: [A, 2] lower left corners, metres.
         boxes: [N, 2] lower left corners.
         box_sizes: [N, 3] metres along x, y and z.
         ramps: [R, 2] lower left corners.
-        doors: the walls that are missing in them; see `Walls`.
+        doors: Missing pieces of walls; see `Walls`.
     """
 
     walls: tuple[Wall, ...]

@@ -14,9 +14,9 @@ class Locks:
     agent can lock it. Things that were never locked count as the hiders'.
 
     Args:
-        scene: its things start unlocked.
-        locks_ramps: whether ramps can be locked.
-        rng: chooses the locking agent if there are several.
+        scene: Scene, whose things start unlocked.
+        locks_ramps: Whether ramps can be locked.
+        rng: Generator that chooses the locking agent if there are several.
 
     Attributes:
         locked: [M] bool.

@@ -24,8 +24,8 @@ class Observer:
         """Returns the observations, [A, ...] a leaf of `observation_space`.
 
         Args:
-            visibility: present visibility.
-            progress: of the preparation phase, in [0, 1].
+            visibility: Present visibility.
+            progress: Progress of the preparation phase, in [0, 1].
         """
         game, scene, boxes = self._game, self._scene, self._scene.num_boxes
         features, poses = self._agent_features(progress), self._poses()

@@ -135,7 +135,7 @@ def count_step(
         now: [N, 7] poses at its end.
         sees: [A, A] int64, whether an agent (row) sees another.
         walls: [W, 5].
-        sizes: hiders, agents, boxes, and whether the step is rewarded.
+        sizes: Numbers of hiders, agents and boxes, and whether the step is rewarded.
     """
     hiders, agents, boxes, rewarded = sizes
     chased = 0.0
@@ -278,8 +278,8 @@ def end_preparation(
         locked: [N - A] int64, whether a thing is locked.
         walls: [W, 5].
         doors: [D, 4].
-        sizes: hiders, agents, boxes.
-        ground: scratch.
+        sizes: Numbers of hiders, agents and boxes.
+        ground: Scratch for the floor.
     """
     hiders, agents, boxes = sizes
     grid = ground.grid

@@ -24,9 +24,9 @@ class Grid:
     """Cells of the floor, each free or occupied.
 
     Args:
-        cells: cells along a side of the floor.
-        walls: the only occupied cells at the start.
-        rng: draws places.
+        cells: Number of cells along a side of the floor.
+        walls: Walls, whose cells are occupied.
+        rng: Generator of places.
     """
 
     def __init__(self, cells: int, walls: list[Wall], rng: np.random.Generator) -> None:
@@ -41,8 +41,8 @@ class Grid:
         """Occupies free cells for a thing, placed at random within them; returns None after ten failed tries.
 
         Args:
-            footprint: metres along x and y.
-            draw_cell: proposes a cell.
+            footprint: Sizes along x and y, metres.
+            draw_cell: Function that proposes a cell.
         """
         size = cells_of(footprint)
         for _ in range(_TRIES):

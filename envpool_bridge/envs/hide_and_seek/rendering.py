@@ -18,8 +18,8 @@ class Renderer:
     The constructor opens a graphics context, which `close` releases.
 
     Args:
-        scene: rendered scene.
-        floor_size: metres along a side.
+        scene: Rendered scene.
+        floor_size: Side of the floor, metres.
     """
 
     def __init__(self, scene: Scene, floor_size: float) -> None:

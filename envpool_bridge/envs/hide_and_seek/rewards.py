@@ -11,9 +11,9 @@ class Rewards:
     """Rewards of an episode.
 
     Args:
-        game: the rules.
-        num_hiders: number of hiders, the first agents.
-        num_agents: number of agents.
+        game: Rules.
+        num_hiders: Number of hiders, the first agents.
+        num_agents: Number of agents.
     """
 
     def __init__(self, game: Game, num_hiders: int, num_agents: int) -> None:

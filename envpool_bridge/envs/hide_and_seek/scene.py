@@ -54,12 +54,12 @@ class Scene:
     """A compiled layout of N bodies: agents first, then M things, boxes before ramps.
 
     Attributes:
-        model: of MuJoCo.
-        data: its state.
-        num_agents: A.
-        num_hiders: the first of the agents.
-        num_boxes: the first of the things.
-        num_ramps: the other things.
+        model: Model of MuJoCo.
+        data: State of the model.
+        num_agents: Number of agents, A.
+        num_hiders: Number of hiders, the first agents.
+        num_boxes: Number of boxes, the first things.
+        num_ramps: Number of ramps, the other things.
         box_sizes: [boxes, 3] metres, unrotated.
         half_sizes: [M, 3] metres, of the cuboids for distances to things.
         bodies: [N] ids.
@@ -108,9 +108,9 @@ def make_scene(layout: Layout, floor_size: float, wall_friction: float) -> Scene
     """Compiles a layout.
 
     Args:
-        layout: positions of all things.
-        floor_size: metres along a side; things outside still stand on it.
-        wall_friction: of all walls.
+        layout: Positions of all things.
+        floor_size: Side of the floor, metres; things outside still stand on it.
+        wall_friction: Coefficient of friction of all walls.
     """
     model = mujoco.MjModel.from_xml_string(scene_xml(layout, floor_size, wall_friction))
     model.opt.enableflags |= _SLEEP

@@ -46,14 +46,14 @@ class Teams(AlikeAgents):
     """Base of the game as a parallel environment: agents "hider_0", ..., "seeker_0", ... with equal spaces.
 
     Args:
-        game: the rules; RandomWalls() if None.
+        game: Rules; RandomWalls() if None.
         render_mode: "rgb_array", or None.
 
     Attributes:
-        possible_agents: all agents that may play.
-        agents: agents of the present episode; none before the first reset and after an episode.
-        game: the rules.
-        state_space: space of the global state.
+        possible_agents: All agents that may play.
+        agents: Agents of the present episode; none before the first reset and after an episode.
+        game: Rules.
+        state_space: Space of the global state.
     """
 
     metadata: ClassVar[dict[str, Any]] = {

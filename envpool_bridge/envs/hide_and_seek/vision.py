@@ -29,8 +29,8 @@ class Vision:
     """Rays of a scene's agents: an agent sees targets in its cone that are first on the ray to their middle.
 
     Args:
-        scene: scene of the agents.
-        lidar_rays: number of lidar rays of each agent, the first towards +x, the others evenly spaced.
+        scene: Scene of the agents.
+        lidar_rays: Number of lidar rays of each agent, the first towards +x, the others evenly spaced.
     """
 
     def __init__(self, scene: Scene, lidar_rays: int) -> None:

@@ -6,34 +6,7 @@ import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.layout import AGENT_SIZE
 from envpool_bridge.envs.hide_and_seek.planar.compiled import compiled
-from envpool_bridge.envs.hide_and_seek.planar.solver import (
-    BIAS,
-    BODY_A,
-    BODY_B,
-    FLOOR_FRICTION,
-    FRICTION,
-    LEVER_NA,
-    LEVER_NB,
-    LEVER_SA,
-    LEVER_SB,
-    LEVER_TA,
-    LEVER_TB,
-    NX,
-    NY,
-    NZ,
-    POINT,
-    PUSH,
-    RUB_S,
-    RUB_T,
-    SLOT,
-    SX,
-    SY,
-    TX,
-    TY,
-    TZ,
-    Contacts,
-    finish_contact,
-)
+from envpool_bridge.envs.hide_and_seek.planar.solver import FLOOR_FRICTION, Contacts, add_contact
 from envpool_bridge.envs.hide_and_seek.planar.state import (
     COS,
     FIXED,
@@ -134,40 +107,27 @@ def _add(world: Any, contacts: Contacts, pair: Any, normal: Any, gap_friction: A
     """Adds the contact of an agent.
 
     Args:
-        world: record.
-        contacts: target.
-        pair: agent, other body, slot of the impulses.
-        normal: (x, y, z) towards the agent.
-        gap_friction: metres between the surfaces, and the coefficient of friction.
-        seconds: length of the substep.
+        world: Record of a world.
+        contacts: Contacts of the world.
+        pair: Agent, other body, and slot of the impulses.
+        normal: Normal (x, y, z) towards the agent.
+        gap_friction: Distance of the surfaces, metres, and coefficient of friction.
+        seconds: Length of the substep.
     """
     a, b, slot = pair
-    x, y, z = normal
     gap, friction = gap_friction
-    body, number = world.body, contacts.size[0]
-    contacts.size[0] = number + 1
-    row, index = contacts.value[number], contacts.ids[number]
-    index[BODY_A], index[BODY_B], index[SLOT], index[POINT] = a, b, slot, -1
-    row[NX], row[NY], row[NZ] = x, y, z
-    flat = np.sqrt(x * x + y * y)
-    row[SX], row[SY] = (1.0, 0.0) if flat < 1e-9 else (-y / flat, x / flat)
-    row[TX], row[TY], row[TZ] = -z * row[SY], z * row[SX], x * row[SY] - y * row[SX]
-    # The arm from the thing's mass to the contact; agents are struck at their center.
-    reach = AGENT_RADIUS + gap
-    arm_x, arm_y = body[a, X] - x * reach - body[b, X], body[a, Y] - y * reach - body[b, Y]
-    row[LEVER_NA] = row[LEVER_SA] = row[LEVER_TA] = 0.0
-    turns = 1.0 if b >= THINGS else 0.0
-    row[LEVER_NB] = turns * (arm_x * y - arm_y * x)
-    row[LEVER_SB] = turns * (arm_x * row[SY] - arm_y * row[SX])
-    row[LEVER_TB] = turns * (arm_x * row[TY] - arm_y * row[TX])
-    # Friction begins with contact: a fast agent that only passes an edge has none.
-    row[BIAS], row[FRICTION] = bias_of(gap, seconds), friction if gap < _TOUCH else 0.0
-    row[PUSH] = row[RUB_S] = row[RUB_T] = 0.0
+    body, push, rub_s, rub_t = world.body, 0.0, 0.0, 0.0
     if world.near_time[a, slot] == world.time - 1:
         kept = world.near_impulse[a, slot]
-        row[PUSH], row[RUB_S], row[RUB_T] = kept[0], kept[1], kept[2]
+        push, rub_s, rub_t = kept[0], kept[1], kept[2]
     world.near_time[a, slot] = world.time
-    finish_contact(body, row, a, b)
+    # Agents are struck at their center.
+    reach, turns = AGENT_RADIUS + gap, 1.0 if b >= THINGS else 0.0
+    x = turns * (body[a, X] - normal[0] * reach - body[b, X])
+    y = turns * (body[a, Y] - normal[1] * reach - body[b, Y])
+    # Friction begins with contact: a fast agent that only passes an edge has none.
+    rest = (bias_of(gap, seconds), friction if gap < _TOUCH else 0.0, push, rub_s, rub_t)
+    add_contact(body, contacts, (a, b, slot, -1), normal, (0.0, 0.0, x, y), rest)
 
 
 @compiled

@@ -35,7 +35,7 @@ class PlanarHideAndSeek(Teams):
     """Hide-and-seek on the planar engine, with the interface, observations and infos of the MuJoCo game.
 
     Args:
-        game: the rules; RandomWalls() if None.
+        game: Rules; RandomWalls() if None.
         render_mode: "rgb_array", or None.
 
     Attributes:

@@ -9,33 +9,7 @@ import numpy as np
 
 from envpool_bridge.envs.hide_and_seek.planar.compiled import compiled
 from envpool_bridge.envs.hide_and_seek.planar.contacts import BOX_FRICTION, SMOOTH_FRICTION, bias_of
-from envpool_bridge.envs.hide_and_seek.planar.solver import (
-    BIAS,
-    BODY_A,
-    BODY_B,
-    FRICTION,
-    LEVER_NA,
-    LEVER_NB,
-    LEVER_SA,
-    LEVER_SB,
-    LEVER_TA,
-    LEVER_TB,
-    NX,
-    NY,
-    NZ,
-    POINT,
-    PUSH,
-    RUB_S,
-    RUB_T,
-    SLOT,
-    SX,
-    SY,
-    TX,
-    TY,
-    TZ,
-    Contacts,
-    finish_contact,
-)
+from envpool_bridge.envs.hide_and_seek.planar.solver import Contacts, add_contact
 from envpool_bridge.envs.hide_and_seek.planar.state import (
     COS,
     FACE_WALLS,
@@ -89,34 +63,22 @@ def _add(world: Any, contacts: Contacts, pair: Any, at: Any, normal: Any, second
     """Adds one point.
 
     Args:
-        world: record.
-        contacts: target.
-        pair: bodies a and b, slot of the impulses, point, feature, coefficient of friction.
-        at: the point (x, y), and the gap.
-        normal: (x, y) from b to a.
-        seconds: length of the substep.
+        world: Record of a world.
+        contacts: Contacts of the world.
+        pair: Bodies a and b, slot of the impulses, point, feature, and coefficient of friction.
+        at: Point (x, y), and the gap.
+        normal: Normal (x, y) from b to a.
+        seconds: Length of the substep.
     """
     a, b, slot, point, feature, friction = pair
     x, y, gap = at
-    body, number = world.body, contacts.size[0]
-    contacts.size[0] = number + 1
-    row, index = contacts.value[number], contacts.ids[number]
-    index[BODY_A], index[BODY_B], index[SLOT], index[POINT] = a, b, slot, point
-    nx, ny = normal
-    row[NX], row[NY], row[NZ] = nx, ny, 0.0
-    row[SX], row[SY] = -ny, nx
-    row[TX] = row[TY] = row[TZ] = row[LEVER_TA] = row[LEVER_TB] = 0.0
-    arm_x, arm_y = x - body[a, X], y - body[a, Y]
-    row[LEVER_NA], row[LEVER_SA] = arm_x * ny - arm_y * nx, arm_x * nx + arm_y * ny
-    arm_x, arm_y = x - body[b, X], y - body[b, Y]
-    row[LEVER_NB], row[LEVER_SB] = arm_x * ny - arm_y * nx, arm_x * nx + arm_y * ny
-    row[BIAS], row[FRICTION] = bias_of(gap, seconds), friction
-    row[PUSH] = row[RUB_S] = row[RUB_T] = 0.0
-    thing = a - THINGS
+    body, thing, push, rub = world.body, a - THINGS, 0.0, 0.0
     if world.face_time[thing, slot, point] == world.time - 1 and world.face_feature[thing, slot, point] == feature:
-        row[PUSH], row[RUB_S] = world.face_impulse[thing, slot, point, 0], world.face_impulse[thing, slot, point, 1]
+        push, rub = world.face_impulse[thing, slot, point, 0], world.face_impulse[thing, slot, point, 1]
     world.face_time[thing, slot, point], world.face_feature[thing, slot, point] = world.time, feature
-    finish_contact(body, row, a, b)
+    arms = (x - body[a, X], y - body[a, Y], x - body[b, X], y - body[b, Y])
+    rest = (bias_of(gap, seconds), friction, push, rub, 0.0)
+    add_contact(body, contacts, (a, b, slot, point), (normal[0], normal[1], 0.0), arms, rest)
 
 
 @compiled
@@ -124,13 +86,13 @@ def _clip(world: Any, contacts: Contacts, pair: Any, first: Any, other: Any, fac
     """Adds the points of an edge that lie before a face; returns their number.
 
     Args:
-        world: record.
-        contacts: target.
-        pair: bodies a and b, slot, coefficient of friction, largest gap, and whether the face belongs to b.
-        first: middle, cos, sin and half sizes (x, y, cos, sin, half_x, half_y) of the rectangle of the face.
-        other: likewise of the other rectangle.
-        face: (gap, axis, side).
-        seconds: length of the substep.
+        world: Record of a world.
+        contacts: Contacts of the world.
+        pair: Bodies a and b, slot, coefficient of friction, largest gap, and whether the face belongs to b.
+        first: Middle, cos, sin and half sizes (x, y, cos, sin, half_x, half_y) of the rectangle of the face.
+        other: Same numbers of the other rectangle.
+        face: Gap, axis and side of the face.
+        seconds: Length of the substep.
     """
     a, b, slot, friction, margin, of_b = pair
     cos, sin = first[2] * other[2] + first[3] * other[3], first[2] * other[3] - first[3] * other[2]

@@ -35,14 +35,14 @@ class Kit(NamedTuple):
     """Constants and scratch of the kernel, of which a process needs one for each game.
 
     Attributes:
-        rules: of the game.
+        rules: Rules of the game.
         rays: [2, L] directions of the lidar.
-        plan: scratch of layouts.
-        contacts: scratch of physics.
-        arms: [A, 5] likewise.
-        control: [A, 3] likewise.
-        actions: [A, 5] likewise.
-        ground: scratch of the signals of phases.
+        plan: Scratch for layouts.
+        contacts: Scratch for contacts.
+        arms: [A, 5] scratch for grips.
+        control: [A, 3] scratch for forces and torques.
+        actions: [A, 5] scratch for the actions of a world.
+        ground: Scratch for the floor.
     """
 
     rules: Rules
@@ -161,12 +161,12 @@ def _make_step(version: str) -> Callable[..., int]:
 
         Args:
             worlds: [N] records.
-            kit: of the game.
+            kit: Kit of the game.
             actions: [R, 5] int32.
             seeds: [N] int64 seeds of episodes that start; -1 continues the world's own random numbers.
             limits: [N] int64 steps after which an episode is cut.
-            shown: target of observations.
-            ends: target of the rest.
+            shown: Observations, written.
+            ends: Other results, written.
 
         Returns:
             0; `NO_LAYOUT` if the things of a world do not fit; 1 + the first row whose action is not in the space.

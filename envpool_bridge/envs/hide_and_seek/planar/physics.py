@@ -138,11 +138,11 @@ def advance(world: Any, control: np.ndarray, contacts: Contacts, arms: np.ndarra
     """Runs the physics of one step; returns False if it diverged.
 
     Args:
-        world: record.
+        world: Record of a world.
         control: [A, 3] forces along x and y and torques, in [-0.9, 0.9], of `FORCE`.
-        contacts: scratch.
-        arms: [A, 5] scratch.
-        wall_friction: of agents and ramps.
+        contacts: Scratch for contacts.
+        arms: [A, 5] scratch for grips.
+        wall_friction: Coefficient of friction of agents and ramps with walls.
     """
     for _ in range(SUBSTEPS):
         world.time += 1

@@ -186,11 +186,11 @@ def play(
     """Steps a world.
 
     Args:
-        world: record.
-        rules: of the game.
-        rays: directions of the lidar.
+        world: Record of a world.
+        rules: Rules of the game.
+        rays: [2, L] directions of the lidar.
         actions: [A, 5], changed where seekers stand still.
-        scratch: controls [A, 3], contacts, arms of grips [A, 5], the floor.
+        scratch: Scratch for controls [A, 3], contacts, arms of grips [A, 5] and the floor.
     """
     control, contacts, arms, ground = scratch
     prepares = world.num_steps < rules.prep_steps

@@ -28,7 +28,7 @@ class Plan(NamedTuple):
         counts: [11, 2] numbers of them.
         proposals: [11, 7] walls that may be added, with the line on the other side and the offset.
         occupied: [120, 120] cells.
-        sizes: number of pieces, number of lines, number of doors.
+        sizes: Number of pieces, number of lines, number of doors.
     """
 
     walls: np.ndarray

@@ -53,12 +53,12 @@ class PlanarRows:
     """Rows of planar worlds; implements `EnvRows` with the results of `ParallelRows`.
 
     Args:
-        game: the rules.
-        spec: spec of a row.
-        row_ids: ids of the rows, whole environments.
-        run_seed: seed of the run, or None to draw all seeds.
-        keep_infos: whether to keep the infos of each step.
-        source: options of the rows.
+        game: The rules.
+        spec: Spec of a row.
+        row_ids: Ids of the rows, whole environments.
+        run_seed: Seed of the run, or None to draw all seeds.
+        keep_infos: Whether to keep the infos of each step.
+        source: Options of the rows.
     """
 
     def __init__(

@@ -48,9 +48,9 @@ class Contacts(NamedTuple):
     """Contacts of one world in one substep.
 
     Attributes:
-        value: [N, 22] by column.
-        ids: [N, 4] likewise.
-        size: [1] number of them.
+        value: [N, 22] numbers by column.
+        ids: [N, 4] integers by column.
+        size: [1] number of contacts.
     """
 
     value: np.ndarray
@@ -64,8 +64,32 @@ def make_contacts() -> Contacts:
 
 
 @compiled
-def finish_contact(body: np.ndarray, row: np.ndarray, a: int, b: int) -> None:
-    """Computes the effective masses of a contact, and applies the impulses that it starts with."""
+def add_contact(body: np.ndarray, contacts: Contacts, pair: Any, normal: Any, arms: Any, rest: Any) -> None:
+    """Adds a contact, and applies the impulses that it starts with.
+
+    Args:
+        body: Bodies of a world.
+        contacts: Contacts of the world.
+        pair: Bodies a and b, slot of the impulses, and point.
+        normal: Normal (x, y, z) from b to a.
+        arms: Arms (x, y) from the masses of a and b to the point: four numbers.
+        rest: Bias, coefficient of friction, and the three impulses of the last substep.
+    """
+    number = contacts.size[0]
+    contacts.size[0] = number + 1
+    row, index = contacts.value[number], contacts.ids[number]
+    a, b = pair[0], pair[1]
+    index[BODY_A], index[BODY_B], index[SLOT], index[POINT] = a, b, pair[2], pair[3]
+    x, y, z = normal
+    flat = np.sqrt(x * x + y * y)
+    sx, sy = (1.0, 0.0) if flat < 1e-9 else (-y / flat, x / flat)
+    tx, ty, tz = -z * sy, z * sx, x * sy - y * sx
+    row[NX], row[NY], row[NZ], row[SX], row[SY], row[TX], row[TY], row[TZ] = x, y, z, sx, sy, tx, ty, tz
+    at_x, at_y, of_x, of_y = arms
+    row[LEVER_NA], row[LEVER_NB] = at_x * y - at_y * x, of_x * y - of_y * x
+    row[LEVER_SA], row[LEVER_SB] = at_x * sy - at_y * sx, of_x * sy - of_y * sx
+    row[LEVER_TA], row[LEVER_TB] = at_x * ty - at_y * tx, of_x * ty - of_y * tx
+    row[BIAS], row[FRICTION], row[PUSH], row[RUB_S], row[RUB_T] = rest
     mass, mass_z = body[a, INV_MASS] + body[b, INV_MASS], body[a, INV_MASS_Z] + body[b, INV_MASS_Z]
     ia, ib = body[a, INV_INERTIA], body[b, INV_INERTIA]
     flat = row[NX] * row[NX] + row[NY] * row[NY]
