@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
 
+_MOST_BYTES = 1 << 25
 PROCESS_START = "process_start_seconds"
 """Unix time at which the process that wrote a line of metrics.jsonl started."""
 
@@ -53,11 +55,11 @@ class JsonlSink:
     """One JSON object per line; a resumed run appends. The file contains whole lines only, even if the disk is full.
 
     The file is opened with the first record. Every line says when this sink was made (`PROCESS_START`), which shows where a run
-    was resumed.
+    was resumed. Records become sparser with their age: the file of a run of weeks has at most 32 MiB.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._start = path, time.time()
+        self._path, self._start, self._limit = path, time.time(), _MOST_BYTES
         self._file: AtomicAppendFile | None = None
 
     def write(self, record: Record) -> None:
@@ -71,6 +73,30 @@ class JsonlSink:
             drop_torn_line(self._path, self._file)
         line = record.to_json() | {PROCESS_START: self._start}
         self._file.append((json.dumps(line) + "\n").encode())
+        if self._file.size > self._limit:
+            self.close()
+            self._thin()
+
+    def _thin(self) -> None:
+        """Removes every second record of the older half, but not the first and last of a process, which show where one resumed."""
+        lines = self._path.read_bytes().splitlines(keepends=True)
+        starts = [line.rpartition(b",")[2] for line in lines]
+        kept = [
+            line
+            for index, line in enumerate(lines)
+            if index % 2 == 0 or index >= len(lines) // 2 or len({*starts[index - 1 : index + 2]}) > 1
+        ]
+        new = self._path.with_name(f"{self._path.name}.new")
+        try:
+            with open(new, "wb") as file:
+                file.writelines(kept)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self._path)
+            self._limit = _MOST_BYTES
+        except OSError:  # a full disk: all records stay
+            new.unlink(missing_ok=True)
+            self._limit += _MOST_BYTES // 4
 
     def close(self) -> None:
         """Closes the file."""

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from jaxsrl.metrics.record_file import RETURN, SPEED, RecordFile, read_steady_records
+from jaxsrl.metrics.record_file import RETURN, SPEED, RecordFile, read_returns, read_steady_records
 
 
 def line(update, wall, **values):
@@ -205,3 +205,12 @@ def test_read_steady_records_of_a_short_run_is_the_whole_run(tmp_path):
         return [record[speed] for record in read_steady_records(path)]
 
     assert [read_speeds(count) for count in (5, 2, 1)] == [[6.0], [5.0], [2.0]]
+
+
+def test_the_end_of_a_long_file_is_read_alone(tmp_path):
+    padding = {"note": "x" * 2_000}
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(line(update, update, **{RETURN: float(update)}, **padding) for update in range(1, 1_001)))
+    returns = read_returns(path, 9_900)
+    assert returns == [float(update) for update in range(991 - len(returns), 991)]
+    assert 450 < len(returns) < 550

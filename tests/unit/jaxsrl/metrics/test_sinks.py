@@ -4,8 +4,10 @@ import errno
 import json
 import os
 
+import numpy as np
 import pytest
 
+import jaxsrl.metrics.sinks as sinks_module
 from envpool_bridge.errors import UserError
 from jaxsrl.config.parts import MetricsConfig
 from jaxsrl.metrics.atomic_append import AtomicAppendFile
@@ -24,6 +26,10 @@ class Kept:
 
     def close(self):
         self.closed += 1
+
+
+def fails(number):
+    raise OSError(number, os.strerror(number))
 
 
 def curve(directory, name):
@@ -45,6 +51,35 @@ def test_a_resumed_run_appends_to_its_file(tmp_path):
     assert [line["update"] for line in lines] == [1, 2]
     assert lines[0].pop(PROCESS_START) < lines[1].pop(PROCESS_START)
     assert lines[1] == {"update": 2, "env_steps": 128, "frames": 512, "wall_seconds": 1.0, "loss": 0.5}
+
+
+def test_records_become_sparser_with_their_age(tmp_path, monkeypatch):
+    path, size = tmp_path / "metrics.jsonl", 8_000
+    monkeypatch.setattr(sinks_module, "_MOST_BYTES", size)
+    for process in range(2):
+        sink = JsonlSink(path)
+        for update in range(500 * process + 1, 500 * process + 501):
+            sink.write(record(update))
+            assert path.stat().st_size <= size
+        sink.close()
+    updates = [json.loads(line)["update"] for line in path.read_text().splitlines()]
+    gaps = np.diff(updates)
+    assert updates[0] == 1
+    assert {500, 501} <= set(updates)
+    assert (gaps[-len(gaps) // 4 :] == 1).all()
+    assert (gaps[: len(gaps) // 4].mean()) > 16
+
+
+def test_a_full_disk_keeps_all_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(sinks_module, "_MOST_BYTES", 8_000)
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", lambda descriptor: fails(errno.ENOSPC))
+        for update in range(1, 101):
+            sink.write(record(update))
+    sink.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 100
 
 
 def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path):
