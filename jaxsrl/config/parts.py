@@ -164,7 +164,7 @@ class DatasetConfig:
         path: directory of a dataset; "" for none. With plan `offline`, all experience is from it. With other plans, agents with
             replay on the host learn from it too.
         share: Where there are environments, share of the windows of each sample that are from the dataset.
-        gradient_steps_per_update: With plan `offline`, gradient steps between two versions of the
+        gradient_steps_per_update: Gradient steps of plan `offline` between two versions of the
             policy: the unit of evaluations, checkpoints and schedules.
     """
 

@@ -129,7 +129,7 @@ class ResumedProcess:
     """A process that starts again if a signal or a lost machine ended it: the command then resumes. Thread-safety: one thread.
 
     Args:
-        task: Its command.
+        task: Task, whose command is started.
         start: Function that starts the command.
         show: Function that is called with a line for each end by a signal.
         is_stopped: Function that returns whether it starts no more.

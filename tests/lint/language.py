@@ -43,6 +43,13 @@ BRITISH = re.compile(
 VERB = re.compile(r"[A-Z][a-z-]*[^s\W]s")
 
 
+ENTRY = re.compile(r" *(\*{0,2}\w[\w, .*]*?)( \(.*?\))?: ([\w-]+)")
+FRAGMENTS = re.compile(
+    r"of|its?|as|to|that|for|with|from|in|whose|which|at|by|before|likewise|without|who|between|on|after|per",
+    re.IGNORECASE,
+)
+
+
 class Violation(tuple[Path, int, str]):
     """File, line and rule of one violation."""
 
@@ -86,6 +93,27 @@ def docstring_rules(node: ast.AST, text: str) -> Iterator[str]:
         yield f"function docstring starts with {first!r}, not with a third-person verb"
 
 
+def fragments(text: str, first_line: int) -> Iterator[tuple[int, str]]:
+    """Yields line and rule of every entry of Args, Attributes or Raises that only continues its name."""
+    indent = None
+    for offset, line in enumerate(text.splitlines()):
+        depth = len(line) - len(line.lstrip())
+        if re.fullmatch(r" *(Args|Attributes|Raises):", line):
+            indent = depth
+        elif indent is not None and line.strip() and depth <= indent:
+            indent = None
+        elif (
+            indent is not None
+            and depth == indent + 4
+            and (entry := ENTRY.match(line))
+            and FRAGMENTS.fullmatch(entry[3])
+        ):
+            yield (
+                first_line + offset,
+                f"entry {entry[1]!r} does not stand alone: 'plan: Plan of the run.', not 'plan: of the run.'",
+            )
+
+
 def identifier_rules(name: str) -> Iterator[str]:
     """Yields the rules that a defined name breaks."""
     words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
@@ -121,6 +149,7 @@ def product_violations(text: str) -> Iterator[tuple[int, str]]:
             docstrings.add(constant)
             yield from ((constant.lineno, rule) for rule in docstring_rules(node, constant.value))
             yield from long_sentences(constant.value, constant.lineno)
+            yield from fragments(constant.value, constant.lineno)
             yield from banned(constant.value, constant.lineno)
         elif (
             isinstance(node, ast.Constant)

@@ -187,7 +187,7 @@ def validate_own_name(config: DistributedConfig) -> None:
     """Rejects a machine whose own name is unknown or of its loopback interface, where others are to connect to it.
 
     Raises:
-        UserError: it is one, and the coordinator is not on the loopback interface.
+        UserError: If it is one, and the coordinator is not on the loopback interface.
     """
     host, port = _address(config)
     with contextlib.suppress(OSError):

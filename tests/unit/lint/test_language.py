@@ -46,6 +46,10 @@ def listed(tmp_path, monkeypatch):
             'class C:\n    def __init__(self):\n        """Args."""\n',
             "x.py:3: docstring on __init__: describe the arguments in the class docstring",
         ),
+        (
+            'class C:\n    """Words.\n\n    Attributes:\n        plan: to execute.\n    """\n',
+            "x.py:5: entry 'plan' does not stand alone: 'plan: Plan of the run.', not 'plan: of the run.'",
+        ),
         ("a = 1  # nobody polls\n", "x.py:1: banned: 'nobody'"),
         ("f('the run goes on')\n", "x.py:1: banned: 'goes on'"),
         ("f(f'{a} was refused')\n", "x.py:1: banned: 'refused'"),
