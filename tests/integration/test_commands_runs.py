@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import jaxsrl.cli.commands.runs
 import jaxsrl.cli.main
 from jaxsrl.checkpoints.run_directory import RunDirectory
 from jaxsrl.runs.summary import summarize
@@ -81,7 +82,9 @@ def test_runs_lists_each_result(capsys, runs):
     }
 
 
-def test_runs_shows_both_returns_by_name(capsys, runs):
+@pytest.mark.parametrize("most_styled", [3, 4])
+def test_runs_shows_both_returns_by_name(capsys, runs, monkeypatch, most_styled):
+    monkeypatch.setattr(jaxsrl.cli.commands.runs, "_MOST_STYLED", most_styled)
     jaxsrl.cli.main.main(["runs", str(runs)])
     printed = " ".join(capsys.readouterr().out.split())
     assert "evaluation return training return" in printed

@@ -10,6 +10,7 @@ import tyro
 
 from jaxsrl.terminal.format import format_age, format_number
 
+_MOST_STYLED = 1000  # a styled table of 10,000 rows takes half a minute
 SortBy = Literal["name", "age", "evaluation", "training", "progress", "state", "env", "agent"]
 
 
@@ -67,24 +68,32 @@ def _print_table(rows: list[dict[str, Any]], directory: Path) -> None:
     colors = {"running": "cyan", "finished": "green", "stopped": "yellow", "crashed": "red", "empty": "bright_black"}
     returns = ("evaluation return", "training return")
     columns = ("run", "state", "done", *returns, "env steps", "env", "agent", "plan", "seed", "age")
-    table = make_table(columns, ("done", *returns, "env steps", "seed", "age"))
-    for row in rows:
-        table.add_row(
-            Text(row["name"]),
-            Text(row["state"], colors[row["state"]]),
-            "-" if row["progress"] is None else f"{row['progress']:.0%}",
-            *(
-                ("-" if row[name] is None else format_number(row[name]))
-                for name in ("evaluation_return", "training_return")
-            ),
-            f"{row['env_steps']:,}",
-            *(
-                Text(str(row[name] if row[name] not in ("", None) else "-"))
-                for name in ("env", "agent", "plan", "seed")
-            ),
-            format_age(row["age_seconds"]),
-        )
-    console.print(table)
+    right = ("done", *returns, "env steps", "seed", "age")
+    cells = [_cells(row) for row in rows]
+    if len(rows) > _MOST_STYLED:
+        widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+        for line in (columns, *cells):
+            aligned = zip(columns, line, widths, strict=True)
+            padded = [f"{cell:>{width}}" if name in right else f"{cell:<{width}}" for name, cell, width in aligned]
+            print("  ".join(padded))  # noqa: T201
+    else:
+        table = make_table(columns, right)
+        for row, (name, state, *others) in zip(rows, cells, strict=True):
+            table.add_row(Text(name), Text(state, colors[row["state"]]), *map(Text, others))
+        console.print(table)
     for row in rows:
         if row["problem"]:
             console.print(f"{row['name']}: {row['problem']}", highlight=False, markup=False)
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    returns = (row["evaluation_return"], row["training_return"])
+    return (
+        row["name"],
+        row["state"],
+        "-" if row["progress"] is None else f"{row['progress']:.0%}",
+        *("-" if value is None else format_number(value) for value in returns),
+        f"{row['env_steps']:,}",
+        *(str("-" if row[name] in ("", None) else row[name]) for name in ("env", "agent", "plan", "seed")),
+        format_age(row["age_seconds"]),
+    )
