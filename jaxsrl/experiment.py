@@ -32,7 +32,7 @@ from jaxsrl.config.serialization import from_json, to_json
 from jaxsrl.config.without_effect import validate_effect
 from jaxsrl.envs.registry import made_from, make_env
 from jaxsrl.evaluation.evaluate import EvaluationReport
-from jaxsrl.evaluation.final_evaluation import evaluate_final, format_returns
+from jaxsrl.evaluation.final_evaluation import describe_repairs, evaluate_final, format_returns
 from jaxsrl.evaluation.load_agent import load_agent
 from jaxsrl.evaluation.next_commands import format_end
 from jaxsrl.evaluation.while_training import evaluation_source
@@ -178,9 +178,7 @@ def train(
     if not done.wrote_directory:
         return report
     if done.repaired_outputs:
-        show(
-            f"{done.repaired_outputs:,} outputs of environments were not as declared, and were repaired (strict is false)"
-        )
+        show(describe_repairs(done.repaired_outputs))
     if done.stopped_by:
         show(
             f"stopped by {done.stopped_by} at {done.env_steps:,} {config.step_unit}; the same command resumes: {read_command()}"

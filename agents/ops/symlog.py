@@ -52,6 +52,11 @@ def symexp_two_hot(x: Array, num_atoms: int) -> Array:
     return (1.0 - share) * jax.nn.one_hot(below, num_atoms) + share * jax.nn.one_hot(below + 1, num_atoms)
 
 
+def is_beyond_atoms(x: Array) -> Array:
+    """Returns whether `symexp_two_hot` counts each number as the first or last atom, [...] bool."""
+    return jnp.abs(x) > np.expm1(_LARGEST)
+
+
 def symexp_mean(logits: Array) -> Array:
     """Returns the mean [...] of the atoms under logits [..., K]; exactly 0 for equal logits, because opposite atoms are paired."""
     num_atoms = logits.shape[-1]

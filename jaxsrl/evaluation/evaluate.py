@@ -10,6 +10,7 @@ import numpy as np
 from agents.api import AnyAgent, Mode, Params
 from agents.transforms.frame_stacking import with_stacked_frames
 from envpool_bridge.envs.function_source import AnyEnv, as_source
+from envpool_bridge.envs.io.output_rules import REPAIRS
 from envpool_bridge.envs.protocol import EnvSource, RestingRows
 from envpool_bridge.envs.seeding import NamedSeeds
 from envpool_bridge.envs.vector_env import VectorSource
@@ -64,6 +65,7 @@ class EvaluationReport:
         task_returns: mean return of each task, by name; {} where all rows are alike. A task without an episode is absent.
         cut_episodes: episodes that the limit of steps has cut; their returns are those until then.
         seeds: seeds of the episodes, where they were named.
+        repaired_outputs: outputs that environments did not return as declared.
     """
 
     env_id: str
@@ -75,6 +77,7 @@ class EvaluationReport:
     task_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
     cut_episodes: int = 0
     seeds: tuple[int, ...] = ()
+    repaired_outputs: int = 0
 
     def __repr__(self) -> str:
         return (
@@ -124,6 +127,7 @@ class EvaluationReport:
             **({"task_returns": dict(self.task_returns)} if self.task_returns else {}),
             **({"cut_episodes": self.cut_episodes} if self.cut_episodes else {}),
             **({"seeds": list(self.seeds)} if self.seeds else {}),
+            **({"repaired_outputs": self.repaired_outputs} if self.repaired_outputs else {}),
         }
 
 
@@ -170,7 +174,7 @@ def evaluate(
     validate_seeds(source, spec, options.seeds, episodes)
     run_seed = evaluation_seed(seed)
     run_seed = NamedSeeds(run_seed, options.seeds, num_envs) if options.seeds else run_seed
-    rows = source.make_rows(range(num_rows), run_seed, False)
+    rows, before = source.make_rows(range(num_rows), run_seed, False), REPAIRS.total
     if isinstance(rows, RestingRows):
         rows.num_episodes = wanted
     try:
@@ -178,10 +182,11 @@ def evaluate(
         player = RowsPlayer(stacked, options.act or make_act(stacked, mode), params, spec, seed, num_rows)
         played = PlayedEpisodes(wanted, num_rows, episode_limit(spec, options.max_episode_steps))
         played.play(player, rows, options.on_step)
+        repaired = REPAIRS.total - before + getattr(rows, "repaired_outputs", 0)
     finally:
         rows.close()
     report = _report(spec, played.finished, episodes, seed, mode)
-    return dataclasses.replace(report, cut_episodes=played.num_cut, seeds=options.seeds)
+    return dataclasses.replace(report, cut_episodes=played.num_cut, seeds=options.seeds, repaired_outputs=repaired)
 
 
 def episode_limit(spec: EnvSpec, max_episode_steps: int | None) -> int | None:

@@ -61,7 +61,13 @@ def format_returns(evaluation: EvaluationReport) -> str:
         if evaluation.cut_episodes
         else ""
     )
-    return f"evaluated {len(evaluation.returns)} greedy episodes: {returns}{cut}"
+    repaired = f"; {describe_repairs(evaluation.repaired_outputs)}" if evaluation.repaired_outputs else ""
+    return f"evaluated {len(evaluation.returns)} greedy episodes: {returns}{cut}{repaired}"
+
+
+def describe_repairs(outputs: int) -> str:
+    """Returns the line of a run that repaired outputs."""
+    return f"{outputs:,} outputs of environments were not as declared, and were repaired (strict is false)"
 
 
 def write_final_evaluation(path: Path, update: int, evaluation: EvaluationReport, config: RunConfig) -> None:
@@ -95,6 +101,7 @@ def read_same_evaluation(path: Path, update: int, config: RunConfig) -> Evaluati
             task_returns=saved.get("task_returns", {}),
             cut_episodes=saved.get("cut_episodes", 0),
             seeds=tuple(saved.get("seeds", ())),
+            repaired_outputs=saved.get("repaired_outputs", 0),
         )
     except (UserError, KeyError, TypeError, AttributeError):
         return None

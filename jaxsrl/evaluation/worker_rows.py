@@ -127,6 +127,11 @@ class WorkerRows:
         self._source, self._run_seed = source, run_seed
         self._pool: EnvPool | None = None
 
+    @property
+    def repaired_outputs(self) -> int:
+        """Returns the number of outputs that environments did not return as declared."""
+        return 0 if self._pool is None else self._pool.supervision.outputs_repaired
+
     def _open(self) -> EnvPool:
         source, spec = self._source, self._source.spec()
         num_envs = self.num_rows // spec.rows_per_env

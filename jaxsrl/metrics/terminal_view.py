@@ -185,7 +185,10 @@ def failures(values: dict[str, float]) -> Iterator[tuple[str, str]]:
         yield "skipped", f"{count('learner/nonfinite_updates_total')} updates were not finite"
     clamped = max((value for name, value in values.items() if name.endswith("value/clamped_fraction")), default=0.0)
     if clamped >= 0.005:
-        yield "clamped", f"{clamped:.0%} of value targets exceed v_min, v_max or value_limit of the agent"
+        yield (
+            "clamped",
+            f"{clamped:.0%} of value targets exceed the agent's range (v_min, v_max, value_limit, or Dreamer's atoms)",
+        )
     if count("checkpoint/failed_saves_total"):
         yield "unsaved", f"{count('checkpoint/failed_saves_total')} checkpoints could not be written"
     if count("metrics/dropped_records_total"):

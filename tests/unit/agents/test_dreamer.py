@@ -159,6 +159,9 @@ def test_only_present_agents_move_the_range_of_returns(case):
     (one, metrics, _), (other, far_metrics, _) = results
     chex.assert_trees_all_equal(one, other)
     assert float(metrics["value/return"]) == float(far_metrics["value/return"])
+    large = dataclasses.replace(data, reward=np.where(data.valid, 1e9, 0.0).astype(np.float32))
+    clamped = compute(params, state.extra, large, jax.random.key(5))[1][1]["value/clamped_fraction"]
+    assert 0.0 == float(metrics["value/clamped_fraction"]) < 0.5 < float(clamped)
 
 
 def test_a_two_step_mdp_is_learned_at_the_states_that_pay():
