@@ -36,7 +36,7 @@ from agents.ops.optimizers import OptimizerConfig, make_optimizer
 from agents.ops.return_range import ReturnRange, follow_range, init_range, range_scale
 from agents.ops.returns import lambda_returns, weighted_mean
 from agents.ops.schedules import CONSTANT, ScheduleConfig, current_values, make_schedule
-from agents.ops.symlog import is_beyond_atoms, symexp_mean, symexp_two_hot
+from agents.ops.symlog import clamped_fraction, symexp_mean, symexp_two_hot
 from agents.ops.target_update import polyak
 from agents.ops.two_hot import cross_entropy
 from agents.settings import complete, reject_other
@@ -342,15 +342,13 @@ def loss(
     weighted = sum((weights.get(name, 1.0) * values for name, values in losses.items()), jnp.zeros(()))
     priority = jnp.mean(weighted * arrived.known, axis=0)
     total = sum((weights.get(name, 1.0) * term for name, term in terms.items()), jnp.zeros(()))
-    metrics = {f"loss/{name}": term for name, term in terms.items()} | behavior_metrics
-    metrics |= {
+    metrics = {f"loss/{name}": term for name, term in terms.items()} | {
+        **behavior_metrics,
         "loss/total": total,
         "model/kl": weighted_mean(kl(observed.posterior, observed.prior), arrived.known),
         "value/return_range": return_range.high - return_range.low,
         "value/replayed_return": jnp.mean(returns),
-        "value/clamped_fraction": jnp.maximum(
-            weighted_mean(is_beyond_atoms(arrived.reward), arrived.known), jnp.mean(is_beyond_atoms(returns))
-        ),
+        "value/clamped_fraction": clamped_fraction(returns, arrived.reward, arrived.known),
     }
     return total, (return_range, metrics, priority)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from agents.api import Array
+from agents.ops.returns import weighted_mean
 
 _LARGEST = 20.0  # of the atoms, before symexp: 4.9e8
 
@@ -52,9 +53,10 @@ def symexp_two_hot(x: Array, num_atoms: int) -> Array:
     return (1.0 - share) * jax.nn.one_hot(below, num_atoms) + share * jax.nn.one_hot(below + 1, num_atoms)
 
 
-def is_beyond_atoms(x: Array) -> Array:
-    """Returns whether `symexp_two_hot` counts each number as the first or last atom, [...] bool."""
-    return jnp.abs(x) > np.expm1(_LARGEST)
+def clamped_fraction(returns: Array, reward: Array, known: Array) -> Array:
+    """Returns the share of returns, or of known rewards if it is larger, that `symexp_two_hot` clamps."""
+    beyond_returns, beyond_rewards = (jnp.abs(x) > np.expm1(_LARGEST) for x in (returns, reward))
+    return jnp.maximum(jnp.mean(beyond_returns), weighted_mean(beyond_rewards, known))
 
 
 def symexp_mean(logits: Array) -> Array:
