@@ -339,11 +339,10 @@ def loss(
         "representation": config.representation_coef,
         "replay_value": config.replay_value_coef,
     }
-    weighted = sum((weights.get(name, 1.0) * values for name, values in losses.items()), jnp.zeros(()))
-    priority = jnp.mean(weighted * arrived.known, axis=0)
+    priority = jnp.mean(sum(weights.get(name, 1.0) * values for name, values in losses.items()) * arrived.known, axis=0)
     total = sum((weights.get(name, 1.0) * term for name, term in terms.items()), jnp.zeros(()))
-    metrics = {f"loss/{name}": term for name, term in terms.items()} | {
-        **behavior_metrics,
+    metrics = behavior_metrics | {f"loss/{name}": term for name, term in terms.items()}
+    metrics |= {
         "loss/total": total,
         "model/kl": weighted_mean(kl(observed.posterior, observed.prior), arrived.known),
         "value/return_range": return_range.high - return_range.low,
