@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _SUBNET = "10.77.0"
 _PORT = 6379
@@ -24,47 +25,29 @@ class NoNamespacesError(Exception):
     """This process may not make network namespaces."""
 
 
-class Machines:
-    """A head without cores and some machines, joined as one Ray cluster. One thread.
+class Network:
+    """Machines on one switch, with names m0, m1, ... that all of them know. One thread."""
 
-    Attributes:
-        address: of the cluster.
-    """
-
-    def __init__(self, count: int, cores: int) -> None:
-        """Starts them. Raises NoNamespacesError, or RuntimeError with what Ray said."""
+    def __init__(self, count: int) -> None:
+        """Makes machine 0, which has the switch, and `count` others. Raises NoNamespacesError."""
         self._names = [f"jaxsrl{os.getpid()}m{number}" for number in range(count + 1)]
         self._directory = Path(tempfile.mkdtemp(prefix="machines-", dir="/tmp"))  # sockets' names must be short
-        self._environment = {
-            **os.environ,
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": os.urandom(16).hex(),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
-        }
-        self._cores = cores
         self._started: dict[int, subprocess.Popen[bytes]] = {}
-        self.address = f"{_SUBNET}.1:{_PORT}"
         try:
             self._connect()
-            self._start_nodes([0], 1)
-            self._start_nodes(range(1, count + 1), count + 1)
         except BaseException:
             self.close()
             raise
 
-    def run_at_head(self, *command: str | Path, limit_seconds: float) -> "subprocess.CompletedProcess[str]":
-        """Runs a command on the head, in this process's working directory."""
-        inside = ("nsenter", "-t", str(self._started[0].pid), "-n", "-m", f"--wd={os.getcwd()}")
-        environment = {**self._environment, "RAY_ADDRESS": self.address}
-        return subprocess.run(
-            [*inside, *map(str, command)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=limit_seconds,
-            check=False,
-        )
+    def start(self, number: int, *command: str, own_address: str = "", **options: Any) -> "subprocess.Popen[str]":
+        """Starts a command on a machine, whose own name may have another address than its network's, as in /etc/hosts of Debian."""
+        addresses = {other: f"{_SUBNET}.{other + 1}" for other in range(len(self._names))}
+        addresses[number] = own_address or addresses[number]
+        hosts = self._directory / f"hosts{number}{own_address}"
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{each} m{other}\n" for other, each in addresses.items()))
+        inside = f'hostname m{number} && mount --bind {hosts} /etc/hosts && exec "$@"'
+        there = ["ip", "netns", "exec", self._names[number], "unshare", "--mount", "--uts", "sh", "-c", inside, "sh"]
+        return subprocess.Popen([*there, *command], text=True, **options)
 
     def cut(self, number: int) -> None:
         """Kills all that runs on a machine, as when it loses its power; `number` counts from 1."""
@@ -94,6 +77,46 @@ class Machines:
             _ip("-n", head, "link", "set", f"to{number}", "master", "switch", "up")
             _ip("-n", name, "addr", "add", f"{_SUBNET}.{number + 1}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
+
+
+class Machines(Network):
+    """A head without cores and some machines, joined as one Ray cluster. One thread.
+
+    Attributes:
+        address: Address of the cluster.
+    """
+
+    def __init__(self, count: int, cores: int) -> None:
+        """Starts them. Raises NoNamespacesError, or RuntimeError with what Ray said."""
+        super().__init__(count)
+        self._environment = {
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": os.urandom(16).hex(),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+        }
+        self._cores = cores
+        self.address = f"{_SUBNET}.1:{_PORT}"
+        try:
+            self._start_nodes([0], 1)
+            self._start_nodes(range(1, count + 1), count + 1)
+        except BaseException:
+            self.close()
+            raise
+
+    def run_at_head(self, *command: str | Path, limit_seconds: float) -> "subprocess.CompletedProcess[str]":
+        """Runs a command on the head, in this process's working directory."""
+        inside = ("nsenter", "-t", str(self._started[0].pid), "-n", "-m", f"--wd={os.getcwd()}")
+        environment = {**self._environment, "RAY_ADDRESS": self.address}
+        return subprocess.run(
+            [*inside, *map(str, command)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=limit_seconds,
+            check=False,
+        )
 
     def _start_nodes(self, numbers: Sequence[int], expected: int) -> None:
         """Starts Ray on some machines, and again where it did not; returns when as many as expected have joined."""
@@ -131,16 +154,6 @@ class Machines:
 
     def _log(self, number: int) -> Path:
         return self._directory / f"machine{number}.log"
-
-
-@contextlib.contextmanager
-def machines_apart(count: int, cores: int) -> Iterator[Machines]:
-    """Machines that are gone afterwards, with all that ran on them. Raises NoNamespacesError."""
-    machines = Machines(count, cores)
-    try:
-        yield machines
-    finally:
-        machines.close()
 
 
 def namespaces() -> set[str]:

@@ -1,5 +1,6 @@
 """Environment hosts on machines that share no network, no loopback interface and no memory with the learner's."""
 
+import contextlib
 import json
 import sys
 import threading
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.machines_apart import NoNamespacesError, machines_apart, namespaces
+from tests.integration.machines_apart import Machines, NoNamespacesError, namespaces
 
 pytest.importorskip("ray")
 
@@ -24,7 +25,7 @@ SHAPE = ("--pool.num-workers", "3", "--run.num-envs", "96", "--plan", "single_le
 def machines():
     before = namespaces()
     try:
-        with machines_apart(HOSTS, cores=2) as started:
+        with contextlib.closing(Machines(HOSTS, cores=2)) as started:
             yield started
     except NoNamespacesError as error:
         pytest.skip(f"no network namespaces here: {error}")

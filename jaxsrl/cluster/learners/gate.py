@@ -113,19 +113,18 @@ class Gate:
         count = self._config.num_processes
         if message["num_processes"] != count:
             return f"it expects {message['num_processes']} learner processes, process 0 expects {count}"
-        if process in self._members or not 0 < process < count:
-            holder = self._members[process][0] if process in self._members else _own_name()
-            return (
-                f"process {process} of this run is already there ({holder}): start each process once, with its own "
-                f"--distributed.process-id"
-            )
         lines = differences(self._identity, message["identity"])
-        lines = [line for line in lines if not any(name in line.split(":")[0] for name in MAY_DIFFER)]
-        if not lines:
+        if lines := [line for line in lines if not any(name in line.split(":")[0] for name in MAY_DIFFER)]:
+            return (
+                f"process {process} was started with another experiment than process 0 (theirs -> its): {', '.join(lines)}; start "
+                f"the same command with the same code at every process, but for --distributed.process-id"
+            )
+        if process not in self._members and 0 < process < count:
             return ""
+        holder = self._members[process][0] if process in self._members else _own_name()
         return (
-            f"process {process} was started with another experiment than process 0 (theirs -> its): {', '.join(lines)}; start the "
-            f"same command with the same code at every process, but for --distributed.process-id"
+            f"process {process} of this run is already there ({holder}): start each process once, with its own "
+            f"--distributed.process-id"
         )
 
 
