@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ CONFIG, PLAN, LOG, LOCK, PROVENANCE = "config.json", "plan.json", "log.txt", ".l
 _LOGGERS = ("jaxsrl", "envpool_bridge")
 NUM_UPDATES = "num_updates"
 """Name of the budget in `CONFIG`, in updates: it may be smaller than that of the options."""
+_locks: weakref.WeakSet[TextIO] = weakref.WeakSet()  # of this process
 
 
 class RunDirectory:
@@ -224,6 +226,7 @@ def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:
     except OSError as error:  # Lustre without -o flock, some FUSE
         message = f"the file system cannot lock {path} ({error.strerror}): start no second process in this {kind}"
         sys.stderr.write(f"warning: {message}\n")
+    _locks.add(lock)
     started = time.strftime("%Y-%m-%d %H:%M:%S")
     try:
         lock.truncate(0)
@@ -234,6 +237,15 @@ def lock_directory(path: Path, kind: str, place: str, name: str) -> TextIO:
             lock.close()
         raise UserError(f"cannot write the {kind} {path}: {error.strerror}; choose {place}") from error
     return lock
+
+
+def _close_locks() -> None:
+    """Closes the copies of lock files in a forked process, which would hold the locks after the end of its parent."""
+    for lock in list(_locks):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_locks)
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,6 +64,26 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
     with RunDirectory(tmp_path / "run") as directory:
         assert f"process {os.getpid()} on " in (directory.path / LOCK).read_text()
         assert str(process.pid) not in (directory.path / LOCK).read_text().split()
+
+
+def test_a_forked_process_does_not_hold_the_lock(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, b"forked")
+        signal.pause()
+    try:
+        os.read(reader, 6)
+        with pytest.raises(UserError, match="in use"):
+            RunDirectory(tmp_path / "run")
+        directory.close()
+        RunDirectory(tmp_path / "run").close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
 
 
 def test_closing_twice_is_closing(tmp_path):
