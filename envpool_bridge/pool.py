@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from envpool_bridge.envs.fingerprint import read_modules
 from envpool_bridge.envs.function_source import AnyEnv, as_source
 from envpool_bridge.envs.protocol import GymnasiumReset, ResetRequest
 from envpool_bridge.errors import PoolClosedError
@@ -89,6 +90,8 @@ class EnvPool:
         shared_segment.validate_machine()
         source = as_source(source)
         self._source = pickle_source(source)
+        # Only workers of a run are replaced.
+        self._modules = {} if options is None or options.run_seed is None else read_modules(source)
         self.spec = spec or source.spec()
         self.shape = shape
         self._layout = make_layout(self.spec, shape, extras or {}, agent_state)
@@ -190,6 +193,7 @@ class EnvPool:
             resets=(),
             spin_seconds=spin_seconds,
             local_policy=local_policy.factory if local_policy is not None else b"",
+            modules={**self._modules, **(local_policy.modules if local_policy is not None else {})},
         )
         by_worker = [[resets[part] for part in self.shape.parts_of_worker(w)] for w in range(self.shape.num_workers)]
         bells = (self._inference_bell, self._learner_bell)

@@ -11,7 +11,7 @@ import re
 import sys
 import sysconfig
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,35 @@ def fingerprint(values: Mapping[str, Any], described: Collection[str] = (), conf
 def changed_modules(code: Mapping[str, str]) -> list[str]:
     """Returns the names of the imported modules in a `fingerprint` whose files have other contents now."""
     files = {name: file for name in code if name in sys.modules and (file := user_file(name))}
-    return [name for name, file in files.items() if _hash_file(file.read_bytes()) != code[name]]
+    return [name for name, file in files.items() if hash_file(file.read_bytes()) != code[name]]
+
+
+def read_modules(*values: Any) -> dict[str, tuple[str, bytes]]:
+    """Returns the modules that values use and that no package installs, with their packages, by name.
+
+    Returns:
+        File and text of each; of a compiled one the hash in place of the text.
+    """
+    search, modules = _Search(), dict[str, tuple[str, bytes]]()
+    for value in values:
+        search.describe(value)
+    for name in list(search.code):
+        for package in _with_packages(name):
+            search.add_module(package)
+    for name in search.code:
+        if file := user_file(name):
+            data = file.read_bytes()
+            modules[name] = str(file), data if file.suffix == ".py" else hash_file(data).encode()
+    return modules
+
+
+def hash_own_source() -> str:
+    """Returns the sha256 of the source files of jaxsrl, as they are now."""
+    digest = hashlib.sha256()
+    for package in ("agents", "envpool_bridge", "jaxsrl"):
+        for path in sorted((_ROOT / package).rglob("*.py")):
+            digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class _Search:
@@ -68,7 +96,7 @@ class _Search:
     def add_named(self, name: str) -> None:
         """Adds the module that a string names, where it names one."""
         for part in {name, name.partition(":")[0]} & sys.modules.keys():
-            self._add_module(part)
+            self.add_module(part)
 
     def describe(self, value: Any) -> str:
         """Returns a text that is the same in every process for equal values; adds the code that the value uses."""
@@ -87,7 +115,7 @@ class _Search:
         if isinstance(value, type):
             return self._describe_class(value)
         if isinstance(value, types.ModuleType):
-            self._add_module(value.__name__)
+            self.add_module(value.__name__)
             return value.__name__
         if isinstance(value, types.CodeType):
             names = value.co_names, value.co_varnames, value.co_freevars
@@ -140,7 +168,7 @@ class _Search:
         """Adds the code of a function or class; returns its name with what is bound to it."""
         name = function_name(named)
         if not _is_of_program(named):
-            self._add_module(named.__module__ or "")
+            self.add_module(named.__module__ or "")
             return f"{name}({', '.join(bound)})"
         for function in functions:
             bound.append(self.describe(function.__code__))
@@ -150,16 +178,17 @@ class _Search:
         self.code[name] = _sha256(f"{self.code.get(name, '')}{', '.join(bound)}")
         return name
 
-    def _add_module(self, name: str) -> None:
+    def add_module(self, name: str) -> None:
+        """Adds a module, if no package installs it, with those that it imports."""
         file = None if name in self.code or not name.isascii() else user_file(name)
         if file is None:
             return
         data = file.read_bytes()
-        self.code[name] = _hash_file(data)
+        self.code[name] = hash_file(data)
         if file.suffix == ".py":
             package = name if file.name == "__init__.py" else name.rpartition(".")[0]
             for imported in _imports(data, package):
-                self._add_module(imported)
+                self.add_module(imported)
 
 
 def _state(value: Any) -> Any:
@@ -223,8 +252,10 @@ def _is_installed(file: str) -> bool:
     return own or bool({"site-packages", "dist-packages"} & {*path.parts}) or path.is_relative_to(_STANDARD_LIBRARY)
 
 
-def _imports(source: bytes, package: str) -> Iterator[str]:
-    """Yields the names of all modules that a module imports, also in functions, and of some that are none."""
+@functools.lru_cache(1_000)
+def _imports(source: bytes, package: str) -> Sequence[str]:
+    """Returns the names of all modules that a module imports, also in functions, and of some that are none."""
+    imported: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -234,8 +265,12 @@ def _imports(source: bytes, package: str) -> Iterator[str]:
             names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
         else:
             continue
-        for name in names:
-            yield from (".".join(name.split(".")[: count + 1]) for count in range(name.count(".") + 1))
+        imported += [package for name in names for package in _with_packages(name)]
+    return imported
+
+
+def _with_packages(name: str) -> list[str]:
+    return [".".join(name.split(".")[: count + 1]) for count in range(name.count(".") + 1)]
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -252,7 +287,8 @@ def _is_filled(cell: types.CellType) -> bool:
         return False
 
 
-def _hash_file(data: bytes) -> str:
+def hash_file(data: bytes) -> str:
+    """Returns the hash of a file's contents."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 

@@ -189,7 +189,7 @@ class WorkerProcesses:
         Raises:
             EnvPoolError: If the fork server has ended.
         """
-        note = note_source(config.source, config.local_policy)
+        note = note_source(config)
         try:
             self._server.prepare(note)
         finally:

@@ -15,6 +15,9 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
+from envpool_bridge.envs.kept_modules import import_from
+from envpool_bridge.worker.worker import WorkerConfig
+
 MAX_DESCRIPTORS = 16
 _GO = b"go"
 _MAX_MESSAGE_BYTES = 2**20
@@ -54,16 +57,11 @@ class Spare:
         self._connection.close()
 
 
-def note_source(source: bytes, local_policy: bytes) -> int:
-    """Writes the source to prepare for into new memory and returns its descriptor.
-
-    Args:
-        source: pickled EnvSource.
-        local_policy: pickled MakeLocalPolicy; b"" without.
-    """
+def note_source(config: WorkerConfig) -> int:
+    """Writes the source and the policy to prepare for into new memory and returns its descriptor."""
     descriptor = os.memfd_create("source of a spare worker")
     with open(os.dup(descriptor), "wb") as file:
-        pickle.dump((source, local_policy), file)
+        pickle.dump((config.modules, config.source, config.local_policy), file)
     return descriptor
 
 
@@ -79,8 +77,9 @@ def prepare_and_wait(
         main: body of a worker.
     """
     size = os.fstat(note).st_size
-    source, local_policy = pickle.loads(os.pread(note, size, 0))
+    kept, source, local_policy = pickle.loads(os.pread(note, size, 0))
     os.close(note)
+    import_from(kept)
     if local_policy:  # first, as in ActingWorker
         pickle.loads(local_policy)
     before = set(sys.modules)

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
+from envpool_bridge.envs.kept_modules import import_from
 from envpool_bridge.errors import EnvPoolError
 from envpool_bridge.faults import failpoint
 from envpool_bridge.worker.process_tuning import collect_garbage_rarely, wake_on_time
@@ -14,6 +15,7 @@ from envpool_bridge.worker.worker import NUM_DESCRIPTORS, STACK_SIGNAL, ErrorMes
 
 
 def _make_worker(config: WorkerConfig, connection: Connection, descriptors: Sequence[int]) -> Worker:
+    import_from(config.modules)
     with contextlib.suppress(OSError):  # a sandbox may forbid it; environments that sleep then sleep slightly longer
         wake_on_time()
     cores = config.options.cores

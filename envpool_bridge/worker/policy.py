@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from envpool_bridge.envs.kept_modules import KeptModules
 from envpool_bridge.errors import UserError
 from envpool_bridge.shm.layout import PoolShape, SlotLayout
 from envpool_bridge.shm.slots import ActRows
@@ -53,11 +54,13 @@ class LocalPolicySpec:
         descriptors: open files for the policies, such as shared memory of parameters; the workers receive copies.
         may_act: whether the parameters for a slot sequence are available; called in the parent, from any thread. A
             worker with an observation that does not act then counts as hung. None disables this detection.
+        modules: Modules that the policies use, as `fingerprint.read_modules` returns them.
     """
 
     factory: bytes
     descriptors: tuple[int, ...] = ()
     may_act: Callable[[int], bool] | None = None
+    modules: KeptModules = dataclasses.field(default_factory=dict)
 
 
 def check_shape(shape: PoolShape) -> None:

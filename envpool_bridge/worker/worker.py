@@ -17,6 +17,7 @@ import numpy as np
 
 from envpool_bridge.envs.closing import close_each, closed_on_error
 from envpool_bridge.envs.io.output_rules import REPAIRS
+from envpool_bridge.envs.kept_modules import KeptModules
 from envpool_bridge.envs.protocol import (
     EnvRows,
     EnvSource,
@@ -61,6 +62,7 @@ class WorkerConfig:
         spin_seconds: time to spin before blocking on the doorbell.
         disabled: whether the environments are no longer stepped.
         local_policy: pickled MakeLocalPolicy of workers that act themselves; b"" if actions come from the parent.
+        modules: Modules that the source and the policy use, as they were when the pool was made.
     """
 
     layout: SlotLayout
@@ -72,6 +74,7 @@ class WorkerConfig:
     spin_seconds: float
     disabled: bool = False
     local_policy: bytes = b""
+    modules: KeptModules = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from agents.api import Params
+from envpool_bridge.envs.fingerprint import read_modules
 from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.shm.slots import SlotViews
 from envpool_bridge.spec.tree import Tree, map_leaves
@@ -39,7 +40,7 @@ class ActorCollector:
         check_shape(plan.shape)
         self._shape, self._first = plan.shape, config.first_sequence
         self._first_row = replica * plan.shape.num_rows
-        self._factory = cloudpickle.dumps(_factory(config))
+        self._factory, self._modules = cloudpickle.dumps(_factory(config)), read_modules(config.agent)
         self._params, self._max_policy_lag = SharedParams(layout_of(params_shapes(config.agent))), plan.max_policy_lag
         self._counters = ActorCounters(plan.shape.num_workers)
         try:
@@ -57,7 +58,7 @@ class ActorCollector:
     def start(self, reset: EpisodeReset) -> None:
         """Starts the actors, which compile, reset, and act with the published parameters."""
         descriptors = (self._params.descriptor, self._counters.descriptor)
-        policy = LocalPolicySpec(self._factory, descriptors, self._may_act)
+        policy = LocalPolicySpec(self._factory, descriptors, self._may_act, self._modules)
         self._pool.start(split_reset(reset, self._shape, self._first_row), policy)
 
     def _may_act(self, sequence: int) -> bool:

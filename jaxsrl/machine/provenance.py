@@ -1,7 +1,6 @@
 """Provenance of a run: its command, the commit and versions of the code, and the machine."""
 
 import functools
-import hashlib
 import os
 import platform
 import shlex
@@ -11,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from envpool_bridge.envs.fingerprint import hash_own_source
 from envpool_bridge.limits import count_cores
 from jaxsrl.machine.package_names import find_version
 from jaxsrl.machine.resources import cpu_model
@@ -66,11 +66,7 @@ def read_versions() -> dict[str, str]:
 @functools.cache
 def read_code() -> Mapping[str, str]:
     """Returns the sha256 of the source files of jaxsrl, as "source", and the versions of Python and the packages of all runs."""
-    digest = hashlib.sha256()
-    for package in ("agents", "envpool_bridge", "jaxsrl"):
-        for path in sorted((_ROOT / package).rglob("*.py")):
-            digest.update(f"{path.relative_to(_ROOT)}\0".encode() + path.read_bytes())
-    return {"source": digest.hexdigest()[:16], "python": platform.python_version(), **_find_versions(_PACKAGES)}
+    return {"source": hash_own_source(), "python": platform.python_version(), **_find_versions(_PACKAGES)}
 
 
 def read_command() -> str:
