@@ -77,6 +77,12 @@ def read_modules(*values: Any) -> dict[str, tuple[str, bytes]]:
     return modules
 
 
+@functools.cache
+def own_source() -> str:
+    """Returns `hash_own_source` as of the first call in this process."""
+    return hash_own_source()
+
+
 def hash_own_source() -> str:
     """Returns the sha256 of the source files of jaxsrl, as they are now."""
     digest = hashlib.sha256()

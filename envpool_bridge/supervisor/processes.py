@@ -122,6 +122,7 @@ class WorkerProcesses:
         doorbells: one for each worker; ring after posting actions or releasing a slot.
         infos: newest info message of each part.
         failed_descriptor: readable from the first error on.
+        lacked_memory: Whether the kernel has killed a worker for lack of memory.
         messages_descriptor: readable while a worker's message, or a part of one, waits to be read by `check` or
             `receive`.
     """
@@ -143,6 +144,7 @@ class WorkerProcesses:
             self._memory = CgroupMemory()
             self._made = made.pop_all()
         self.failed_descriptor = self._failed.descriptor
+        self.lacked_memory = False
         self.infos: list[InfosMessage | None] = [None] * num_parts
         self.messages_descriptor = self._messages.fileno()
         self._processes: list[_Process | None] = [None] * num_workers
@@ -365,4 +367,5 @@ class WorkerProcesses:
             return "exit status unknown"
         kills, before = self._memory.oom_kills(), process.oom_kills_before
         known = None if kills is None or before is None else kills - before
+        self.lacked_memory |= bool(known) and status == -signal.SIGKILL
         return describe_exit(status, ExitContext(in_step, process.rss_bytes, known, self._memory.limit_bytes()))

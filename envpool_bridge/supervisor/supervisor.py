@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic, monotonic_ns
 
+from envpool_bridge.envs.fingerprint import hash_own_source, own_source
 from envpool_bridge.envs.protocol import ResetRequest
 from envpool_bridge.errors import TooManyFailedEnvsError, WorkerDiedError
 from envpool_bridge.options import RestartBudget, SupervisorOptions
@@ -27,6 +28,7 @@ _MEMORY_SECONDS = 1.0  # between memory checks
 _STALL_SECONDS = 1.0  # a longer gap between checks means that the whole run was stopped (Ctrl-Z)
 _JOIN_SECONDS = 15.0
 _SPARE_SECONDS = 0.2  # from a restart to the next spare, so that the worker starts first
+_SOURCE_SECONDS = 60.0  # between checks of jaxsrl's files
 _MAX_RECOVERIES = 10_000  # newest that are kept
 
 
@@ -104,6 +106,7 @@ class Supervisor:
         self._memory_checked = self._turned = 0.0
         self._may_act: Callable[[int], bool] | None = None
         self._spare_due: float | None = None
+        self._source, self._has_warned, self._source_checked = "", False, -_SOURCE_SECONDS
         self._recovery_seconds = 0.0
         self._recoveries = 0
         self._newest_recoveries: deque[float] = deque(maxlen=_MAX_RECOVERIES)
@@ -163,6 +166,8 @@ class Supervisor:
 
     def _run(self) -> None:
         try:
+            if self._options.max_restarts:
+                self._source = own_source()
             while not self._stopping:
                 self._turn()
         except BaseException as error:  # noqa: BLE001  threads that wait for the workers must receive it
@@ -205,7 +210,11 @@ class Supervisor:
             self._check_recovery(worker, watched)
         if self._spare_due is not None and self._spare_due <= now and self._watched[0].config is not None:
             self._spare_due = None
-            self._workers.prepare_spare(self._watched[0].config)
+            if now - self._source_checked > _SOURCE_SECONDS:
+                self._source_checked = now
+                self._warn_of_new_source()
+            if self._options.keep_spare and not self._workers.lacked_memory:  # a spare may make an environment more
+                self._workers.prepare_spare(self._watched[0].config)
         if now - self._memory_checked >= _MEMORY_SECONDS:
             self._memory_checked = now
             self._workers.record_memory()
@@ -261,13 +270,19 @@ class Supervisor:
         self._last_failure = description
         config, options = watched.config, self._options
         raised = not isinstance(error, WorkerDiedError) and options.bad_env_output == "raise"
-        if config is None or config.options.run_seed is None or not options.max_restarts or raised or watched.disabled:
+        beat = self._progress.beat(watched.parts)
+        # The start of a worker that replaces another may fail for a moment: a file server, a port that is still in use.
+        starts_again = watched.budget.total > 0 and beat == watched.beat_at_start
+        fails = config is None or config.options.run_seed is None or not options.max_restarts or watched.disabled
+        if fails or (raised and not starts_again):
             self._workers.fail(error)
             return
-        made_progress = self._progress.beat(watched.parts) > watched.beat_at_start + len(watched.parts)
-        wait = watched.budget.grant(monotonic(), made_progress)
-        if wait is None:
+        wait = watched.budget.grant(monotonic(), made_progress=beat > watched.beat_at_start + len(watched.parts))
+        if wait is None and raised:
+            self._workers.fail(error)
+        elif wait is None:
             self._give_up(worker, watched, error)
+        if wait is None:
             return
         _LOG.warning("%s\nIt is restarted (restart %d).", description, watched.budget.total)
         watched.due = monotonic() + wait
@@ -295,8 +310,15 @@ class Supervisor:
             watched.config = dataclasses.replace(watched.config, disabled=True)
         self._spawn(worker, watched)
         self._ring()
-        if self._options.keep_spare:
-            self._spare_due = monotonic() + _SPARE_SECONDS
+        self._spare_due = monotonic() + _SPARE_SECONDS
+
+    def _warn_of_new_source(self) -> None:
+        if not self._has_warned and hash_own_source() != self._source:
+            self._has_warned = True
+            _LOG.warning(
+                "jaxsrl's own files have changed since this process started: workers that replace others import some of them "
+                "again; stop the run, and start it again with one version"
+            )
 
     def _spawn(self, worker: int, watched: _Watched) -> None:
         if watched.config is None:

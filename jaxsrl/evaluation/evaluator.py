@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import select
 import signal
 import subprocess
@@ -13,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import cloudpickle
-
 from agents.api import AnyAgent, Mode
+from envpool_bridge.envs.fingerprint import own_source
+from envpool_bridge.envs.kept_modules import KeptModules, import_from
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.stages import at_stage
 from envpool_bridge.envs.suites.registry import dumps_with_registrations
+from envpool_bridge.errors import UserError
 from envpool_bridge.supervisor.forkserver import STOP_SIGNALS, import_path
 from jaxsrl.machine.bound_command import bound_command
 
@@ -45,20 +47,22 @@ class Evaluator:
         agent: Agent whose `act` plays; sent to the process.
         source: Source of the environments; sent to the process.
         output: file for what the process prints.
+        modules: Modules that the agent and the source use, as `read_modules` returns them; sent to the process.
 
     Attributes:
         steps: steps of the task that the process has reported; it reports about every second.
         finished: episodes of the task that have ended by then.
     """
 
-    def __init__(self, agent: AnyAgent, source: EnvSource, output: Path) -> None:
+    def __init__(self, agent: AnyAgent, source: EnvSource, output: Path, modules: KeptModules) -> None:
         self._output = output
         self._answer = b""
         self.steps = self.finished = 0
         environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {_ONE_THREAD}".strip()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": environment, "bufsize": 0}
-        with _memory_file(dumps_with_registrations((agent, source))) as file, open(output, "ab") as log:
+        code = modules, own_source(), dumps_with_registrations((agent, source))
+        with _memory_file(pickle.dumps(code)) as file, open(output, "ab") as log:
             command = bound_command([sys.executable, "-P", "-c", _PROGRAM, str(file), import_path()])
             # Inherited: a signal to the group, which the run handles, must not end the process before `serve` ignores it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
@@ -162,14 +166,24 @@ def serve() -> None:
     acts: dict[str, Any] = {}  # by mode; compiled once for all versions
     os.dup2(2, 1)  # what environments print must not mix with answers
     with open(int(sys.argv[1]), "rb") as file:
-        agent, source = cloudpickle.load(file)
+        modules, own, played = pickle.load(file)
+    import_from(modules)
+    agent, source = pickle.loads(played)
     for line in sys.stdin:
         try:
+            _validate_source(own)
             answer = _play(agent, source, acts, _Heartbeat(answers), **json.loads(line))
         except Exception:  # noqa: BLE001  reported to the run, which trains on
             answer = {"error": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _validate_source(own: str) -> None:
+    if own_source() != own:
+        raise UserError(
+            "jaxsrl's own files have changed since the run started: stop the run, and start it again with one version"
+        )
 
 
 class _Heartbeat:

@@ -10,6 +10,7 @@ from typing import Any
 
 from agents.api import AnyAgent
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.fingerprint import read_modules
 from envpool_bridge.envs.protocol import EnvSource
 from envpool_bridge.envs.stages import at_stage
 from envpool_bridge.errors import UserError
@@ -45,6 +46,7 @@ class EvaluateWhileTraining(Callback):
 
     def __init__(self, agent: AnyAgent, source: EnvSource) -> None:
         self._agent, self._source = agent, source
+        self._modules = read_modules(agent, source)
         self._evaluator: Evaluator | None = None
         self._waiting: deque[_Task] = deque()
         self._done: dict[tuple[int, str], Evaluation] = {}
@@ -185,7 +187,8 @@ class EvaluateWhileTraining(Callback):
                 task, self._playing = self._playing, None
                 self._record(run, task, answer)
             if self._playing is None and self._waiting:
-                self._evaluator = self._evaluator or Evaluator(self._agent, self._source, run.directory / OUTPUT)
+                if self._evaluator is None:
+                    self._evaluator = Evaluator(self._agent, self._source, run.directory / OUTPUT, self._modules)
                 self._playing, self._silent_seconds = self._waiting.popleft(), 0.0
                 self._advanced = time.monotonic()
                 self._evaluator.send(self._playing.to_json(run))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from envpool_bridge.envs.fingerprint import hash_own_source
+from envpool_bridge.envs.fingerprint import own_source
 from envpool_bridge.limits import count_cores
 from jaxsrl.machine.package_names import find_version
 from jaxsrl.machine.resources import cpu_model
@@ -66,7 +66,7 @@ def read_versions() -> dict[str, str]:
 @functools.cache
 def read_code() -> Mapping[str, str]:
     """Returns the sha256 of the source files of jaxsrl, as "source", and the versions of Python and the packages of all runs."""
-    return {"source": hash_own_source(), "python": platform.python_version(), **_find_versions(_PACKAGES)}
+    return {"source": own_source(), "python": platform.python_version(), **_find_versions(_PACKAGES)}
 
 
 def read_command() -> str:

@@ -21,7 +21,7 @@ def start(tmp_path):
     started = []
 
     def start_one(agent=None):
-        started.append(Evaluator(agent, None, tmp_path / "output.txt"))
+        started.append(Evaluator(agent, None, tmp_path / "output.txt", {}))
         return started[-1]
 
     yield start_one
