@@ -6,6 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -23,7 +24,7 @@ from envpool_bridge.shm import segment as shared_segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.ring import LaneCommand
-from envpool_bridge.shm.slots import SlotAccess, SlotViews, view_slots
+from envpool_bridge.shm.slots import SlotAccess, SlotViews, each_step, view_slots
 from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.specs import ArraySpec, EnvSpec, SpecTree
 from envpool_bridge.spec.tree import Tree, take
@@ -51,6 +52,10 @@ def _spin_seconds() -> tuple[float, float]:
     with _OPEN_LOCK:
         workers, pools = sum(pool.shape.num_workers for pool in _OPEN), len(_OPEN)
     return _SPIN_SECONDS if workers <= cores else 0.0, _SPIN_SECONDS if workers + pools <= cores else 0.0
+
+
+def _take_action(rows: slice, slot: SlotViews, t: int) -> Tree:
+    return take(slot.action, (t, rows))
 
 
 class EnvPool:
@@ -122,10 +127,9 @@ class EnvPool:
             [self._workers.doorbells[shape.worker_of_part(part)].ring for part in shape.parts_of_lane(lane)]
             for lane in range(shape.num_lanes)
         ]
-        # One entry for each step of the ring: the target of the actions of step k.
-        steps = [(slot, t) for slot in self.views for t in range(shape.rollout_length)]
-        self._actions = [
-            [take(slot.action, (t, shape.lane_rows(lane))) for slot, t in steps] for lane in range(shape.num_lanes)
+        views = partial(each_step, self.views, shape.rollout_length, shape.num_lanes)
+        self._actions = [  # the target of the actions of each step
+            views(partial(_take_action, shape.lane_rows(lane))) for lane in range(shape.num_lanes)
         ]
         self._acting = self._learning = Waiter(self._inference_bell)
         self._closed = False

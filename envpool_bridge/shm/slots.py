@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from envpool_bridge.shm.layout import ALIGNMENT, SlotLayout, field_name
 from envpool_bridge.spec.encoding import concatenated
 from envpool_bridge.spec.specs import NEXT_LEVEL, EnvSpec, LeafSpec, SpecTree, num_frames
 from envpool_bridge.spec.tree import Tree, items, leaves, map_leaves, take, unflatten, write
+
+Made = TypeVar("Made")
+_MOST_VIEWS = 10_000  # of a kind that a process makes before it needs them; one takes a kilobyte
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,38 @@ class SlotViews:
     frames: Tree
     is_first_frames: np.ndarray
     agent_state: Tree = ()
+
+
+def each_step(
+    slots: Sequence[SlotViews], length: int, sharing: int, make: Callable[[SlotViews, int], Made]
+) -> Sequence[Made]:
+    """Returns what `make(slot, t)` makes for each step of the ring, made now, so that no views are made while stepping.
+
+    In a long ring, where that would take much time and memory, each is made when it is used, which takes some 10 microseconds.
+
+    Args:
+        slots: Slots of the ring.
+        length: Rollout length, T.
+        sharing: Number of such sequences in this process.
+        make: Function that makes views of step t of a slot.
+    """
+    if len(slots) * length * sharing > _MOST_VIEWS:
+        return cast("Sequence[Made]", _WhenUsed(slots, length, make))
+    return [make(slot, t) for slot in slots for t in range(length)]
+
+
+class _WhenUsed:
+    """Sequence of views that are made when they are used."""
+
+    def __init__(self, slots: Sequence[SlotViews], length: int, make: Callable[[SlotViews, int], Any]) -> None:
+        self._slots, self._length, self._make = slots, length, make
+
+    def __len__(self) -> int:
+        return len(self._slots) * self._length
+
+    def __getitem__(self, place: int) -> Any:
+        sequence, t = divmod(place, self._length)
+        return self._make(self._slots[sequence], t)
 
 
 def view_slots(layout: SlotLayout, buffer: memoryview) -> list[SlotViews]:

@@ -2,9 +2,10 @@
 
 import pickle
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 
-from envpool_bridge.shm.slots import ActRows
+from envpool_bridge.shm.slots import ActRows, each_step
 from envpool_bridge.worker.policy import LocalPolicy, MakeLocalPolicy
 from envpool_bridge.worker.worker import Part, Worker, WorkerConfig
 
@@ -30,10 +31,9 @@ class ActingWorker(Worker):
         rows = {part: range(first + columns.start, first + columns.stop) for part, columns in parts.items()}
         self._policy: LocalPolicy = make(config.layout, config.worker, rows, own)
         super().__init__(config, connection, descriptors)
-        # One entry for each step of the ring, as in Part.
-        self._act_rows: dict[int, list[ActRows]] = {
-            part: [self._access.act_rows(slot, t, columns) for slot in self._slots for t in range(shape.rollout_length)]
-            for part, columns in parts.items()
+        views = partial(each_step, self._slots, shape.rollout_length, len(parts))
+        self._act_rows: dict[int, Sequence[ActRows]] = {
+            part: views(partial(self._access.act_rows, rows=columns)) for part, columns in parts.items()
         }
 
     def _has_actions(self, part: Part) -> bool:

@@ -34,7 +34,7 @@ from envpool_bridge.options import PoolOptions
 from envpool_bridge.shm import segment
 from envpool_bridge.shm.doorbell import Doorbell, Waiter
 from envpool_bridge.shm.layout import SlotLayout
-from envpool_bridge.shm.slots import SlotAccess, SlotViews, starts_of_envs, view_slots
+from envpool_bridge.shm.slots import SlotAccess, SlotViews, each_step, starts_of_envs, view_slots
 from envpool_bridge.shm.worker_board import ProgressCounters, WorkerBoard
 from envpool_bridge.spec.specs import NEXT_LEVEL
 from envpool_bridge.spec.tree import Tree, take
@@ -112,6 +112,7 @@ class Part:
     """State of the rows that this worker steps for one lane."""
 
     def __init__(self, part: int, layout: SlotLayout, slots: list[SlotViews], rows: EnvRows, verify_every: int) -> None:
+        self._verify_every = verify_every
         shape, length = layout.shape, layout.shape.rollout_length
         columns = shape.part_rows(part)
         self.part = part
@@ -122,18 +123,19 @@ class Part:
         self.columns = columns
         self.first = [first_rows(slot, columns) for slot in slots]
         self.whole = [step_rows(slot, slice(0, length), columns) for slot in slots]
-        # One entry for each step of the ring, so that no views are made while stepping.
-        steps = [(slot, t) for slot in slots for t in range(length)]
-        self.action = [take(slot.action, (t, columns)) for slot, t in steps]
-        self.out = [step_rows(slot, t, columns) for slot, t in steps]
-        self.stepped_at = [slot.stepped_at[t, part : part + 1] for slot, t in steps]
-        # Observations and rewards of the block of steps that ends at an entry.
-        self.block: list[tuple[Tree, np.ndarray] | None] = [None] * len(steps)
-        for place, (slot, t) in enumerate(steps):
-            if (t + 1) % verify_every == 0 or t + 1 == length:
-                begin = t // verify_every * verify_every
-                observation = take(slot.observation, (slice(begin + 1, t + 2), columns))
-                self.block[place] = observation, slot.reward[begin : t + 1, columns]
+        views = partial(each_step, slots, length, len(shape.parts_of_worker(shape.worker_of_part(part))))
+        self.action = views(lambda slot, t: take(slot.action, (t, columns)))
+        self.out = views(lambda slot, t: step_rows(slot, t, columns))
+        self.stepped_at = views(lambda slot, t: slot.stepped_at[t, part : part + 1])
+        self.block = views(self._block)
+
+    def _block(self, slot: SlotViews, t: int) -> tuple[Tree, np.ndarray] | None:
+        """Returns observations and rewards of the block of steps that ends at a step; None if none does."""
+        if (t + 1) % self._verify_every and t + 1 != len(slot.reward):
+            return None
+        begin = t // self._verify_every * self._verify_every
+        observation = take(slot.observation, (slice(begin + 1, t + 2), self.columns))
+        return observation, slot.reward[begin : t + 1, self.columns]
 
 
 class Worker:

@@ -47,3 +47,26 @@ def test_without_a_spare_workers_are_replaced_all_the_same():
         assert len(workers_of(pool)) == NUM_WORKERS
         assert kill(pool, 1)
         check(collect(pool, 2))
+
+
+EDITED = """
+from tests.chaos.counting import Counting
+
+class Edited(Counting):
+    pass
+"""
+
+
+def test_workers_that_replace_others_run_the_code_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "edited_env.py").write_text(EDITED)
+    import edited_env
+
+    with make_pool(SHAPE, edited_env.Edited) as pool:
+        begin(pool)
+        collect(pool, 1)
+        (tmp_path / "edited_env.py").write_text("def broken(:")
+        kill_and_wait(pool, 0)
+        (spare,) = wait_for_workers(pool, NUM_WORKERS + 1) - set(pool._workers._pids)
+        kill_until(pool, lambda: spare in pool._workers._pids)
+        check(collect(pool, 2))

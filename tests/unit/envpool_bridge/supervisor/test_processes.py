@@ -1,6 +1,9 @@
 """Worker processes that are stopped, outlive threads, have many neighbors, or cannot find their environment."""
 
+import dataclasses
+import json
 import logging
+import multiprocessing.process
 import os
 import random
 import resource
@@ -10,6 +13,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -18,12 +22,14 @@ from gymnasium import spaces
 
 from envpool_bridge.envs.gymnasium_env import GymnasiumSource
 from envpool_bridge.envs.protocol import GymnasiumReset
+from envpool_bridge.errors import WorkerError
 from envpool_bridge.options import SupervisorOptions
 from envpool_bridge.pool import EnvPool
 from envpool_bridge.shm.layout import PoolShape
+from envpool_bridge.shm.slots import _WhenUsed
 from envpool_bridge.supervisor import processes as worker_processes
-from envpool_bridge.supervisor.forkserver import STOP_SIGNALS, ForkServer
-from tests.chaos.counting import SHAPE, Counting, begin, check, collect, kill, make_pool, pids, still_running
+from envpool_bridge.supervisor.forkserver import STOP_SIGNALS, ForkServer, import_path
+from tests.chaos.counting import SHAPE, Counting, act, begin, check, collect, kill, make_pool, pids, still_running
 from tests.chaos.sessions import ROOT
 
 ONE = PoolShape(num_workers=1, lanes_per_worker=1, workers_per_lane=1, rows_per_part=2, rollout_length=4, num_slots=2)
@@ -156,11 +162,47 @@ def test_a_stop_signal_does_not_end_a_server_that_still_imports():
         server.close()
 
 
-def test_import_paths_that_are_no_strings_are_ignored(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path, b"bytes"])
+def test_views_of_a_long_ring_are_made_when_they_are_used():
+    seen = []
+    for length, kind in ((40, list), (5_001, _WhenUsed)):
+        with make_pool(dataclasses.replace(ONE, rollout_length=length)) as pool:
+            begin(pool)
+            assert type(pool._actions[0]) is kind
+            while pool.position(0) < (0, 30):
+                act(pool)
+            assert pool.wait_lane(0, SECONDS)
+            seen.append((pool.views[0].observation[:31].copy(), pool.views[0].reward[:30].copy()))
+    for short, long in zip(*seen, strict=True):
+        np.testing.assert_array_equal(short, long)
+
+
+class Exits(Counting):
+    """Ends its process as a program does."""
+
+    def act_up(self):
+        sys.exit(3)
+
+
+def test_an_exit_of_an_environment_is_named():
+    with make_pool(ONE, Exits) as pool:
+        begin(pool)
+        with pytest.raises(WorkerError, match=r"environment worker 0 \(Exits\): SystemExit: 3\n"):
+            collect(pool, 1, seconds=SECONDS)
+
+
+def test_import_path_and_variables_of_workers(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [tmp_path, *sys.path, "", b"bytes"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    *others, own = json.loads(import_path())
+    assert others == sys.path[1:-2]
+    assert os.path.samefile(own, multiprocessing.process.ORIGINAL_DIR)
     server = ForkServer()
     try:
         assert server.exit_status(1, 0.0) is None  # it answers
+        variables = Path(f"/proc/{server._process.pid}/environ").read_bytes().split(b"\0")
+        assert {b"OMP_NUM_THREADS=4", b"MKL_NUM_THREADS=1", b"JAX_PLATFORMS=cpu"} <= {*variables}
     finally:
         server.close()
 
