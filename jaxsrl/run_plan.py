@@ -60,6 +60,7 @@ from jaxsrl.training.preflight import (
     jax_env_of_source,
     runs_on_device,
 )
+from jaxsrl.training.run_checkpoints import report_disk
 from jaxsrl.training.setup import RunReport, TrainingSetup
 from jaxsrl.training.step_recorder import check_recording
 from jaxsrl.training.stop_rules import stop_rules, with_gradient_budget
@@ -218,6 +219,8 @@ def make_callbacks(config: RunConfig, agent: AnyAgent, source: EnvSource, env: A
 
 def _make_trainable(setup: TrainingSetup, coordinator: Coordinator, placement: Placement, experiment: Any) -> Trainable:
     open_engine, network = placement.open_engine, getattr(experiment, "network", None)
+    if coordinator.is_main:
+        report_disk(setup)
     if isinstance(network, NetworkConfig) and (narrow := describe_narrow_policy(network, setup.spec)):
         setup.log(narrow)
     if warning := describe_other_environment(setup.config.dataset, setup.spec):

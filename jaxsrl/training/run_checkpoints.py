@@ -1,6 +1,7 @@
 """Checkpoints of a run: restored as far as they fit, saved, and returned to when learning diverges."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,18 +13,20 @@ from envpool_bridge.envs.config import EnvConfig
 from envpool_bridge.errors import UserError
 from jaxsrl.checkpoints.names import LEARNER, REPLAY
 from jaxsrl.checkpoints.partial_restore import format_report
-from jaxsrl.checkpoints.schema import Form, validate_match
+from jaxsrl.checkpoints.schema import Form, num_bytes, validate_match
 from jaxsrl.checkpoints.store import Arrays, CheckpointSaveError, CheckpointStore, Restored
 from jaxsrl.collect.slot_layout import trajectory_shapes
 from jaxsrl.config.serialization import with_new_options
 from jaxsrl.learner.finite_watch import NotFiniteError
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.models.store import MODELS, ModelStore
+from jaxsrl.terminal.format import format_bytes
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.dataset_replay import own_replay
 from jaxsrl.training.run_state import (
     holds_replay,
     init_state,
+    learner_forms,
     learner_that_fits,
     replay_forms,
     restore_state,
@@ -245,7 +248,7 @@ class RunCheckpoints:
             setup.log(format_report(fitting, left_out))
         elif holds_replay(arrays):
             forms = {name: (x.shape, x.dtype) for name, x in arrays.items() if name.startswith(REPLAY)}
-            if forms != self._replay_forms():
+            if forms != _replay_forms(self._setup):
                 setup.log("partial restore: the checkpoint's experience does not fit: replay starts empty")
                 return without_replay(arrays)
         return fitting
@@ -254,19 +257,11 @@ class RunCheckpoints:
         try:
             validate_learner(self._setup.agent, self._setup.keys.init, forms)
             if holds_replay(forms):
-                validate_match(self._replay_forms(), forms, REPLAY)
+                validate_match(_replay_forms(self._setup), forms, REPLAY)
         except UserError as error:
             raise UserError(
                 f"{error}\nchoose another --run.name, or restore the arrays that fit (--checkpoint.partial-restore)"
             ) from error
-
-    def _replay_forms(self) -> dict[str, Form]:
-        setup = self._setup
-        shapes = trajectory_shapes(setup.agent, setup.spec, setup.config.num_envs, setup.config.rollout_length)
-        agent = setup.agent
-        if isinstance(agent, ReplayAgent):
-            agent = agent._replace(data=own_replay(agent.data, setup.config.dataset))
-        return replay_forms(agent, setup.keys.init, shapes)
 
     def _has_same_environments(self, metadata: Mapping[str, Any]) -> tuple[bool, bool]:
         """Returns whether the environment is the checkpoint's, and whether the seed is."""
@@ -275,3 +270,30 @@ class RunCheckpoints:
         # Only an EnvConfig has options to complete: functions and other sources are as they were saved, or differ.
         environments = saved.get("env"), with_new_options(saved.get("env"), EnvConfig())
         return own.get("env") in environments, seeds[0] == seeds[1]
+
+
+def report_disk(setup: TrainingSetup) -> None:
+    """Writes to the log how much disk the checkpoints take when replay is full, or warns where that is not free."""
+    config, path = setup.config.checkpoint, setup.directory.path
+    if not config.interval_updates:
+        return
+    learned = sum(map(num_bytes, learner_forms(setup.agent, setup.keys.init).values()))
+    replay = sum(map(num_bytes, _replay_forms(setup).values())) if config.include_replay else 0
+    # While one is written, the one before it still has its experience.
+    needed = (config.max_to_keep + config.models_to_keep + 1) * learned + 2 * replay
+    used = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    free = shutil.disk_usage(path).free + used
+    line = f"checkpoints take up to {format_bytes(needed)} of disk, {format_bytes(free)} are free"
+    if needed <= free:
+        setup.directory.log(line)
+        return
+    remedy = " or save without experience (--checkpoint.no-include-replay)" if replay else ""
+    setup.log(f"warning: {line}: use a --run.directory on another disk{remedy}")
+
+
+def _replay_forms(setup: TrainingSetup) -> dict[str, Form]:
+    shapes = trajectory_shapes(setup.agent, setup.spec, setup.config.num_envs, setup.config.rollout_length)
+    agent = setup.agent
+    if isinstance(agent, ReplayAgent):
+        agent = agent._replace(data=own_replay(agent.data, setup.config.dataset))
+    return replay_forms(agent, setup.keys.init, shapes)

@@ -177,9 +177,14 @@ def validate_learner(agent: AnyAgent, key: jax.Array, checkpoint: Mapping[str, F
     Raises:
         UserError: If the arrays are of another network or algorithm.
     """
-    expected = leaf_forms(inner_state(jax.eval_shape(agent.init, key)), LEARNER)
+    expected = learner_forms(agent, key)
     missing = _missing_factors(expected, checkpoint)
     validate_match({name: form for name, form in expected.items() if name not in missing}, checkpoint, LEARNER)
+
+
+def learner_forms(agent: AnyAgent, key: jax.Array) -> dict[str, Form]:
+    """Returns shape and dtype of all arrays of the learner state by name, without experience."""
+    return leaf_forms(inner_state(jax.eval_shape(agent.init, key)), LEARNER)
 
 
 def replay_forms(agent: AnyAgent, key: jax.Array, shapes: Trajectory) -> dict[str, Form]:

@@ -4,6 +4,8 @@ import errno
 import fcntl
 import json
 import os
+import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from jaxsrl.training import train as training
 from tests.support.run_configs import run_config
 
 
-def train(directory, env=None, callbacks=(), **changes):
+def train(directory, env=None, callbacks=(), hidden=8, **changes):
     config = run_config(
         name="run",
         directory=str(directory),
@@ -42,10 +44,25 @@ def train(directory, env=None, callbacks=(), **changes):
     )
     source = make_env(env or EnvConfig("CartPole-v1"))
     spec = source.spec()
-    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(8,)))
+    agent = make_ppo(PPOConfig(num_epochs=1, num_minibatches=1), spec, NetworkConfig(hidden_sizes=(hidden,)))
     return run(
         PLANS["serial"](config, Resources.detect()), agent, source, config, spec=spec, quiet=True, callbacks=callbacks
     )
+
+
+def test_the_disk_that_checkpoints_take_is_in_the_log(tmp_path):
+    train(tmp_path, hidden=20_000)
+    line = next(line for line in (tmp_path / "run" / "log.txt").read_text().splitlines() if "checkpoints take" in line)
+    stated = float(re.search(r"up to ([\d.]+) MiB of disk", line)[1]) * 2**20
+    used = sum(file.stat().st_size for file in (tmp_path / "run" / "checkpoints").rglob("*") if file.is_file())
+    assert used < stated < 4 * used
+
+
+def test_checkpoints_that_do_not_fit_are_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10_000, 9_000, 1_000))
+    train(tmp_path)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert re.search(r"warning: checkpoints take .* are free: use a --run.directory on another disk", log)
 
 
 @pytest.fixture
