@@ -78,10 +78,10 @@ class RemoteModelStore:
         self._engine, self._remote, self._timeout_seconds = engine, remote, timeout_seconds
 
     def save(
-        self, version: int, arrays: Arrays, metadata: Mapping[str, Any], tags: Sequence[str] = (), **notes: Any
+        self, step: int, arrays: Arrays, metadata: Mapping[str, Any], tags: Sequence[str] = (), **notes: Any
     ) -> Path:
         """Saves a version unless it is there, and tags it."""
-        return self._call("save", version, arrays, metadata, tags, **notes)
+        return self._call("save", step, arrays, metadata, tags, **notes)
 
     def tag(self, name: str, query: str) -> Model:
         """Makes a tag point to the version that a query finds."""

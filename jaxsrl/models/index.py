@@ -15,12 +15,8 @@ INDEX, LOCK = "index.json", ".lock"
 _LOCK_SECONDS, _POLL_SECONDS = 10.0, 0.02
 
 
-class FrozenModelsError(UserError):
-    """A change of a store that its owner has frozen."""
-
-
-class BusyModelsError(UserError):
-    """A store whose lock another process does not release."""
+class LockedModelsError(UserError):
+    """A store that its owner has frozen, or whose lock another process does not release."""
 
 
 class Index(TypedDict):
@@ -63,12 +59,12 @@ def change_index(directory: Path, unfreezes: bool = False) -> Iterator[Index]:
         unfreezes: whether a frozen store may change.
 
     Raises:
-        FrozenModelsError: If the store is frozen.
+        LockedModelsError: If the store is frozen.
     """
     with lock_store(directory):
         index = read_index(directory)
         if index["is_frozen"] and not unfreezes:
-            raise FrozenModelsError(f"the models in {directory} are frozen: clone them, or unfreeze them (--unfreeze)")
+            raise LockedModelsError(f"the models in {directory} are frozen: clone them, or unfreeze them (--unfreeze)")
         yield index
         write_json(directory / INDEX, index)
 
@@ -78,7 +74,7 @@ def lock_store(directory: Path) -> Iterator[None]:
     """Waits for the lock of a store; the kernel releases it if the process ends. File systems without locks have none.
 
     Raises:
-        BusyModelsError: another process holds it for too long.
+        LockedModelsError: another process holds it for too long.
     """
     directory.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + _LOCK_SECONDS
@@ -88,7 +84,7 @@ def lock_store(directory: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() > end:
-                    raise BusyModelsError(
+                    raise LockedModelsError(
                         f"another process holds the lock of the models in {directory} for more than {_LOCK_SECONDS:.0f} s: "
                         f"end it, or wait for it"
                     ) from error

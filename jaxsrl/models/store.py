@@ -57,7 +57,7 @@ class Model:
         return int(self.metadata.get("env_steps", 0))
 
 
-class ModelStore:
+class ModelStore(CheckpointStore):
     """The versions in a directory. Process-safety: any number of processes read and write; each change is atomic.
 
     A process that is killed at any moment leaves every tagged version whole. Nothing tagged is ever deleted, but by `abandon` what
@@ -68,16 +68,15 @@ class ModelStore:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._checkpoints = CheckpointStore(directory, keep=1 << 62)
+        super().__init__(directory, keep=1 << 62)
 
     def save(
-        self, version: int, arrays: Arrays, metadata: Mapping[str, Any], tags: Sequence[str] = (), **notes: Any
+        self, step: int, arrays: Arrays, metadata: Mapping[str, Any], tags: Sequence[str] = (), **notes: Any
     ) -> Path:
         """Saves a version unless it is there, and tags it.
 
         Args:
-            version: updates done.
+            step: updates done.
             arrays: learner state by name, as checkpoints hold it.
             metadata: Metadata of the checkpoint.
             tags: names that point to it from now on.
@@ -90,12 +89,12 @@ class ModelStore:
         for tag in tags:
             _validate_tag(tag)
         with change_index(self.directory) as index:
-            if not is_checkpoint(self.directory / str(version)):
-                self._checkpoints.save(version, arrays, metadata)
-            index["tags"] |= dict.fromkeys(tags, version)
+            if not is_checkpoint(self.directory / str(step)):
+                super().save(step, arrays, metadata)
+            index["tags"] |= dict.fromkeys(tags, step)
             if notes:
-                index["notes"].setdefault(str(version), {}).update(notes)
-        return self.directory / str(version)
+                index["notes"].setdefault(str(step), {}).update(notes)
+        return self.directory / str(step)
 
     def tag(self, name: str, query: str) -> Model:
         """Makes a tag point to the version that a query finds.
@@ -141,7 +140,7 @@ class ModelStore:
     def models(self) -> list[Model]:
         """Returns all versions, oldest first."""
         index = read_index(self.directory)
-        return [model for version in self._checkpoints.steps() if (model := self._read(version, index)) is not None]
+        return [model for version in self.steps() if (model := self._read(version, index)) is not None]
 
     def find(self, query: str) -> Model:
         """Returns a version.
@@ -176,7 +175,7 @@ class ModelStore:
         """Waits for a version newer than `version`; returns the newest, or None after `timeout_seconds` without one."""
         deadline = time.monotonic() + timeout_seconds
         while True:
-            newest = max(self._checkpoints.steps(), default=-1)
+            newest = max(self.steps(), default=-1)
             if newest > version and (model := self._read(newest, read_index(self.directory))) is not None:
                 return model
             if time.monotonic() >= deadline:
@@ -193,9 +192,9 @@ class ModelStore:
             raise UserError(f"expected a number of models to keep from 0: got {keep}")
         with change_index(self.directory) as index:
             tagged = set(index["tags"].values())
-            free = [version for version in self._checkpoints.steps() if version not in tagged]
+            free = [version for version in self.steps() if version not in tagged]
             collected = free[: max(0, len(free) - keep)]
-            collected = self._checkpoints.remove(*collected)
+            collected = self.remove(*collected)
             for version in collected:
                 index["notes"].pop(str(version), None)
         return collected
@@ -217,8 +216,8 @@ class ModelStore:
         # After the index is written: a process that is killed here leaves no tag without a version.
         with change_index(self.directory) as index:
             chosen = set(index["tags"].values())
-            abandoned = [version for version in self._checkpoints.steps() if version > last and version not in chosen]
-            return self._checkpoints.remove(*abandoned)
+            abandoned = [version for version in self.steps() if version > last and version not in chosen]
+            return self.remove(*abandoned)
 
     def clone(self, destination: Path, query: str = "") -> "ModelStore":
         """Copies one version, or all, with their tags into a new store, and returns that.
@@ -232,7 +231,7 @@ class ModelStore:
         """
         if destination.exists():
             raise UserError(f"cannot clone into {destination}: it exists; choose another directory")
-        if not self._checkpoints.steps():
+        if not self.steps():
             raise UserError(f"nothing to clone: {self.directory} holds no models; {_HOW_SAVED}")
         destination.parent.mkdir(parents=True, exist_ok=True)
         with (
@@ -260,7 +259,7 @@ class ModelStore:
             index["is_frozen"] = is_frozen
 
     def _find(self, query: str, index: Index) -> Model:
-        steps, condition = self._checkpoints.steps(), _CONDITION.fullmatch(query)
+        steps, condition = self.steps(), _CONDITION.fullmatch(query)
         if query in index["tags"]:
             wanted = [index["tags"][query]]
         elif query == NEWEST:

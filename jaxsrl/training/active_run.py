@@ -18,7 +18,7 @@ from jaxsrl.config.run_config import RunConfig
 from jaxsrl.learner.loop import AnyLearner
 from jaxsrl.metrics.evaluations import Evaluation, append_evaluation
 from jaxsrl.metrics.sinks import Sinks
-from jaxsrl.models.index import BusyModelsError, FrozenModelsError
+from jaxsrl.models.index import LockedModelsError
 from jaxsrl.models.store import MODELS, ModelStore
 from jaxsrl.training.reporter import update_metrics
 from jaxsrl.training.run_state import state_to_arrays
@@ -112,7 +112,7 @@ class ActiveRun:
         """
         try:
             write()
-        except (OSError, CheckpointSaveError, FrozenModelsError, BusyModelsError) as error:
+        except (OSError, CheckpointSaveError, LockedModelsError) as error:
             self.log(f"{what} was not saved: {error}; training continues")
             return False
         return True

@@ -54,11 +54,10 @@ def store(models):
 
 def test_remote_store_has_the_methods_of_the_store():
     def signatures(kind):
-        methods = inspect.getmembers(kind, inspect.isfunction)
         return {
             name: list(inspect.signature(method).parameters.values())
-            for name, method in methods
-            if not name.startswith("_")
+            for name, method in vars(kind).items()
+            if inspect.isfunction(method) and not name.startswith("_")
         }
 
     assert signatures(RemoteModelStore) == signatures(ModelStore)

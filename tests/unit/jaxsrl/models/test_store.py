@@ -252,7 +252,7 @@ def test_a_process_killed_while_it_abandons_leaves_no_tag_alone(store, monkeypat
     def killed(*versions):
         raise OSError("no space left")
 
-    monkeypatch.setattr(store._checkpoints, "remove", killed)
+    monkeypatch.setattr(store, "remove", killed)
     with pytest.raises(OSError, match="no space left"):
         store.abandon(2)
     assert (store.tags(), store.noted("return")) == ({}, set())
