@@ -225,7 +225,7 @@ def build_dreamer(config: DreamerConfig, spec: EnvSpec, network: NetworkConfig) 
         if name != "dtype":
             reason = "Dreamer's world model encodes and remembers, with the sizes in agent.model"
             reject_other(f"network.{name}", value, getattr(NetworkConfig, name), reason)
-    sizes = config.model.sizes
+    sizes = config.model.sizes_for(spec)
     model = make_world_model(sizes, spec, network.dtype, config.model.unroll)
     learning_rate = make_schedule(config.learning_rate_schedule, config.learning_rate, config.total_updates)
     policy = Head(_NUM_LAYERS, sizes.units, model.actions.num_parameters, _SMALL_GAIN, network.dtype)

@@ -3,9 +3,12 @@
 import dataclasses
 from typing import Literal, NamedTuple
 
+from agents.networks.observation_scale import is_image
 from agents.ops import validate
-from agents.settings import Nested
+from agents.settings import Nested, reject_other
 from envpool_bridge.errors import UserError
+from envpool_bridge.spec.specs import EnvSpec
+from envpool_bridge.spec.tree import items
 
 SizeName = Literal["1m", "12m", "25m", "50m", "100m", "200m", "400m"]
 
@@ -87,3 +90,13 @@ class WorldModelConfig(Nested):
             units=self.units or units,
             blocks=self.blocks,
         )
+
+    def sizes_for(self, spec: EnvSpec) -> Sizes:
+        """Returns the sizes of all layers; raises UserError if one has no effect on these observations."""
+        has_images = any(is_image(leaf) for _, leaf in items(spec.observation))
+        if not has_images:
+            reject_other("model.depth", self.depth, None, "observations have no images")
+        read = (self.deter, self.hidden, self.classes, self.units, self.depth if has_images else 0)
+        if None not in read:
+            reject_other("model.size", self.size, type(self).size, "all its sizes are given")
+        return self.sizes

@@ -120,6 +120,9 @@ def programs(case: Case) -> dict[str, Callable[[], Any]]:
     init, state = traced(agent.init, key)
     batch: Any = sample_for(case.name, agent) if isinstance(agent, ReplayAgent) else trajectory_for(case, agent)
     steps: Trajectory = getattr(batch, "trajectory", batch)
+    if isinstance(case.spec.action, ArraySpec) and steps.action.ndim == 2:  # a sample of discrete actions
+        steps = dataclasses.replace(steps, action=np.zeros((*steps.action.shape, *case.spec.action.shape), np.float32))
+        batch = dataclasses.replace(batch, trajectory=steps)
     rows = steps.valid.shape[1]
     initial, memory = traced(lambda: agent.initial_agent_state(rows))
     observation = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), steps.observation)

@@ -34,7 +34,7 @@ DISCRETE = EnvSpec("test", ArraySpec((4,), "float32"), DiscreteSpec(ACTIONS))
 CONTINUOUS = EnvSpec("test", ArraySpec((4,), "float32"), ArraySpec((2,), "float32", -2.0, 2.0))
 CONFIG = DreamerConfig(
     replay=ReplayConfig(batch_size=N),
-    model=WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2, depth=2),
+    model=WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2),
     burn_in=BURN_IN,
     sequence_length=LENGTH,
     imagination_length=3,
