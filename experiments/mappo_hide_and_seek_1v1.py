@@ -1,9 +1,9 @@
 """MAPPO on hide-and-seek with one box and one ramp, 1 against 1, on the planar engine: days of two cores (Baker et al. 2020)."""
 
-from agents.ops.optimizers import OptimizerConfig
-from agents.ppo import PPOConfig
-from agents.transforms.normalization import NormalizationConfig
+import dataclasses
+
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
+from experiments import mappo_hide_and_seek
 from jaxsrl import (
     CheckpointConfig,
     EnvConfig,
@@ -27,18 +27,7 @@ EXPERIMENT = Experiment(
         stagger=60,
     ),
     network=NetworkConfig("entities", hidden_sizes=(32, 32), activation="relu", entity_heads=0),
-    agent=PPOConfig(
-        learning_rate=3e-4,
-        discount=0.998,
-        gae_lambda=0.95,
-        clip_epsilon=0.2,
-        entropy_coef=0.01,
-        optimizer=OptimizerConfig(max_grad_norm=5.0),
-        num_epochs=2,
-        num_minibatches=2,
-        value_normalization="moments",
-        normalization=NormalizationConfig(observations=True, clip_observation=5.0),
-    ),
+    agent=dataclasses.replace(mappo_hide_and_seek.EXPERIMENT.agent, num_epochs=2, num_minibatches=2, chunk_length=None),
     run=RunConfig(
         num_envs=600,  # rows: 300 environments of two agents
         rollout_length=60,

@@ -1,9 +1,10 @@
-"""MAPPO on hide-and-seek with the published sizes, for thousands of cores (Mei et al. 2024)."""
+"""MAPPO on hide-and-seek with the published sizes, on the planar engine (Mei et al. 2024)."""
+
+import dataclasses
 
 from agents.ops.optimizers import OptimizerConfig
-from agents.ppo import PPOConfig
-from agents.transforms.normalization import NormalizationConfig
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
+from experiments import mappo_hide_and_seek
 from jaxsrl import (
     CheckpointConfig,
     EnvConfig,
@@ -18,28 +19,23 @@ from jaxsrl.experiment import cli
 
 # 640,000 agent steps an update (64,000 chunks of 10), for days.
 EXPERIMENT = Experiment(
-    env=EnvConfig("randomwalls", "hide_and_seek", '{"global_state": true}', info_fields=PHASE_FIELDS),
+    env=EnvConfig(
+        "randomwalls", "hide_and_seek", '{"engine": "planar", "global_state": true}', info_fields=PHASE_FIELDS
+    ),
     network=NetworkConfig(
         "entities", hidden_sizes=(128, 256), activation="relu", core="lstm", core_size=256, circular=("lidar",)
     ),
-    agent=PPOConfig(
-        learning_rate=3e-4,
-        discount=0.998,
-        gae_lambda=0.95,
-        clip_epsilon=0.2,
-        entropy_coef=0.01,
+    agent=dataclasses.replace(
+        mappo_hide_and_seek.EXPERIMENT.agent,
         optimizer=OptimizerConfig(weight_decay=1e-6, max_grad_norm=5.0),
         num_epochs=4,  # SRL takes a step on each batch, and every batch four times
         num_minibatches=1,
-        value_normalization="moments",  # SRL's PopArt never rescales its last layer
-        chunk_length=10,
-        normalization=NormalizationConfig(observations=True, clip_observation=5.0),
     ),
     run=RunConfig(
         num_envs=4000,  # rows: 1,000 environments of four agents
         rollout_length=160,
         total_env_steps=20_000_000_000,
-        pool=PoolConfig(num_workers=50),
+        pool=PoolConfig(num_workers=8),
         checkpoint=CheckpointConfig(interval_updates=1000),
         metrics=MetricsConfig(interval_seconds=30.0),
         eval=EvalConfig(final_episodes=20),

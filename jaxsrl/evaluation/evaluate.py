@@ -63,6 +63,7 @@ class EvaluationReport:
         returns_by_agent: returns of each agent in every episode, by name; NaN where it was absent. {} where a row is an
             environment.
         task_returns: mean return of each task, by name; {} where all rows are alike. A task without an episode is absent.
+        info_means: Mean of each info field at the ends of episodes, by name; without those that no episode had.
         cut_episodes: episodes that the limit of steps has cut; their returns are those until then.
         seeds: seeds of the episodes, where they were named.
         repaired_outputs: outputs that environments did not return as declared.
@@ -75,6 +76,7 @@ class EvaluationReport:
     greedy: bool
     returns_by_agent: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict[str, tuple[float, ...]])
     task_returns: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
+    info_means: Mapping[str, float] = dataclasses.field(default_factory=dict[str, float])
     cut_episodes: int = 0
     seeds: tuple[int, ...] = ()
     repaired_outputs: int = 0
@@ -125,6 +127,7 @@ class EvaluationReport:
             "greedy": self.greedy,
             **({"agent_returns": self.agent_returns} if self.returns_by_agent else {}),
             **({"task_returns": dict(self.task_returns)} if self.task_returns else {}),
+            **({"info_means": dict(self.info_means)} if self.info_means else {}),
             **({"cut_episodes": self.cut_episodes} if self.cut_episodes else {}),
             **({"seeds": list(self.seeds)} if self.seeds else {}),
             **({"repaired_outputs": self.repaired_outputs} if self.repaired_outputs else {}),
@@ -186,7 +189,10 @@ def evaluate(
     finally:
         rows.close()
     report = _report(spec, played.finished, episodes, seed, mode)
-    return dataclasses.replace(report, cut_episodes=played.num_cut, seeds=options.seeds, repaired_outputs=repaired)
+    infos = {name: float(np.nanmean(values)) for name, values in played.infos.items() if not np.isnan(values).all()}
+    return dataclasses.replace(
+        report, info_means=infos, cut_episodes=played.num_cut, seeds=options.seeds, repaired_outputs=repaired
+    )
 
 
 def episode_limit(spec: EnvSpec, max_episode_steps: int | None) -> int | None:

@@ -99,6 +99,7 @@ def read_same_evaluation(path: Path, update: int, config: RunConfig) -> Evaluati
             saved["seed"],
             True,
             task_returns=saved.get("task_returns", {}),
+            info_means=saved.get("info_means", {}),
             cut_episodes=saved.get("cut_episodes", 0),
             seeds=tuple(saved.get("seeds", ())),
             repaired_outputs=saved.get("repaired_outputs", 0),

@@ -23,11 +23,13 @@ class PlayedEpisodes:
         finished: return and length of each row's episodes, by the number of the environment's episode; without those that the
             row's agent missed.
         num_cut: episodes that were cut.
+        infos: Values of each info field at the ends of all counted episodes, one for each agent.
     """
 
     def __init__(self, wanted: Sequence[int], num_rows: int, limit: int | None) -> None:
         self.finished: list[dict[int, tuple[float, int]]] = [{} for _ in range(num_rows)]
         self.num_cut = 0
+        self.infos: dict[str, list[float]] = {}
         self._wanted, self._limit, self._agents = wanted, limit, num_rows // len(wanted)
         self._episode = np.zeros(len(wanted), int)  # number of each environment's present one
         self._steps = np.zeros(len(wanted), int)  # of it
@@ -60,8 +62,11 @@ class PlayedEpisodes:
         plays = ~np.repeat(self._is_cut, self._agents)
         self._total += out.reward * plays
         self._length += out.valid & plays
-        for row in np.flatnonzero((out.terminated | out.truncated) & plays):
-            self._finish(int(row))
+        for row in np.flatnonzero((out.terminated | out.truncated) & plays).tolist():
+            if self._episode[row // self._agents] < self._wanted[row // self._agents]:
+                for name, values in out.infos.items():
+                    self.infos.setdefault(name, []).append(float(values[row]))
+            self._finish(row)
         starts = (out.is_first & ~out.valid).reshape(len(self._wanted), self._agents).all(1) & ~self._is_cut
         self._episode += starts
         self._steps = np.where(starts, 0, self._steps + 1)

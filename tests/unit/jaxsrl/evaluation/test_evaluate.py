@@ -46,7 +46,8 @@ class Countdown(gymnasium.Env):
     def step(self, action):
         self.left -= 1
         truncated = self.left == 0 and len(self.seeds) % 2 == 0
-        return np.array([self.left], np.float32), 1.0 + action, self.left == 0 and not truncated, truncated, {}
+        info = {"length": self.length(self.seeds[-1])}
+        return np.array([self.left], np.float32), 1.0 + action, self.left == 0 and not truncated, truncated, info
 
     def close(self):
         self.closed = True
@@ -107,12 +108,14 @@ def test_environments_whose_episodes_are_played_rest(monkeypatch):
         return step(self, action)
 
     monkeypatch.setattr(RowSpeeds, "step", counted)
-    report = evaluate(parity_agent(), {}, RowSpeeds, episodes=8, max_rows=4)
+    source = GymnasiumSource(RowSpeeds, info_fields=("length",))
+    report = evaluate(parity_agent(), {}, source, episodes=8, max_rows=4)
     assert steps == sum(report.lengths) == 2 * (1 + 20 * 3)
+    assert report.to_json()["info_means"] == {"length": (1 + 20 * 3) / 4}
     resting, rested, steps = steps, report, 0
     Countdown.made.clear()
     monkeypatch.setattr(GymnasiumRows, "_rest", lambda self, row: None)
-    assert evaluate(parity_agent(), {}, RowSpeeds, episodes=8, max_rows=4) == rested
+    assert evaluate(parity_agent(), {}, source, episodes=8, max_rows=4) == rested
     assert steps > resting
 
 

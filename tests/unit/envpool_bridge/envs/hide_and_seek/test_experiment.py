@@ -1,17 +1,22 @@
 """The experiment's numbers, and that both of its sizes compose."""
 
+import dataclasses
+
 import pytest
 
 pytest.importorskip("mujoco")
 
+from agents.transforms.self_play import SelfPlayConfig
 from envpool_bridge.envs.hide_and_seek.spaces import Teams
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.suites.hide_and_seek import PHASE_FIELDS
 from experiments import mappo_hide_and_seek, mappo_hide_and_seek_1v1, mappo_hide_and_seek_full_scale
 from jaxsrl.planner.plan_experiment import plan_experiment
+from jaxsrl.population.policies import PoliciesConfig
 
 
 def test_full_scale_learns_from_64_000_chunks_of_10_agent_steps():
+    pytest.importorskip("numba")
     experiment = mappo_hide_and_seek_full_scale.EXPERIMENT
     _, _, spec = experiment.build()
     assert spec.rows_per_env == 4
@@ -42,7 +47,11 @@ def test_small_one_is_quadrant_game_whose_infos_show_the_phase():
 def test_1v1_has_the_published_sizes_on_the_planar_engine():
     pytest.importorskip("numba")
     experiment = mappo_hide_and_seek_1v1.EXPERIMENT
-    _, source, spec = experiment.build()
+    by_team = PoliciesConfig(
+        mapping={"hider_*": "hiders", "*": "seekers"}, self_play=SelfPlayConfig(slots=1, self_share=0.9)
+    )
+    for policies in (by_team, dataclasses.replace(by_team, mapping={}), PoliciesConfig()):
+        _, source, spec = dataclasses.replace(experiment, policies=policies).build()
     assert isinstance(source, ParallelSource)
     env = source.make_env()
     assert isinstance(env, Teams)
