@@ -91,7 +91,7 @@ def test_parameters_are_counted_without_being_allocated():
 
 @pytest.mark.parametrize("policy", ["single_learner_coarse", "decoupled", "distributed_replay"])
 def test_networks_that_only_learn_are_not_counted(policy):
-    config = DreamerConfig(model=WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2, depth=2))
+    config = DreamerConfig(model=WorldModelConfig(deter=16, hidden=8, classes=4, units=8, stoch=4, blocks=2))
     agent = make_dreamer(config, SPEC, NetworkConfig())
     state = agent.init(jax.random.key(0))
     acting = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.params))
