@@ -192,6 +192,7 @@ class CheckpointConfig:
         models_to_keep: newest models without a tag to keep.
         include_replay: save the experience of replay too. Otherwise a resumed run collects new experience before it learns, and
             differs from an uninterrupted one.
+        replay_episodes: repeat the episodes in progress at a resume. Otherwise new ones start, and the run differs as well.
         partial_restore: restore the arrays that match (another network, algorithm or size), report the others, and restart the
             environments where anything differs. Otherwise a mismatch is an error that lists every difference.
         accept_changed_code: continue although modules or functions of yours changed, which the environment or the agent uses.
@@ -203,6 +204,7 @@ class CheckpointConfig:
     keep_every: int = 0
     models_to_keep: int = 3
     include_replay: bool = True
+    replay_episodes: bool = True
     partial_restore: bool = False
     accept_changed_code: bool = False
 

@@ -9,7 +9,7 @@ _COLLECTING = ("capacity", "min_size", "gradient_steps_per_env_step")
 
 
 def validate_effect(before: Any, after: Any) -> None:
-    """Rejects flags of budget, replay and dataset that would have no effect.
+    """Rejects flags of budget, replay, dataset and checkpoints that would have no effect.
 
     Args:
         before: Experiment that the flags changed.
@@ -25,6 +25,9 @@ def validate_effect(before: Any, after: Any) -> None:
         reject_other("run.rollout_length", run.rollout_length, default.rollout_length, reason)
         for name in _COLLECTING if replay is not None else ():
             reject_other(f"agent.replay.{name}", getattr(replay, name), getattr(before.agent.replay, name), reason)
+    if run.is_offline or run.plan == "device_only":
+        name, reason = "replay_episodes", f"plan {run.plan} replays no episodes at a resume"
+        reject_other(f"checkpoint.{name}", run.checkpoint.replay_episodes, default.checkpoint.replay_episodes, reason)
     if run.is_offline and run.total_env_steps != default.total_env_steps:
         raise UserError(
             f"plan offline has no env steps, but run.total_env_steps was set to {run.total_env_steps}: use "

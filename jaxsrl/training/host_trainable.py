@@ -24,6 +24,7 @@ from jaxsrl.replay.state import holds_buffer
 from jaxsrl.training.async_learners import AsynchronousLearners
 from jaxsrl.training.build import MeshUpdate, make_learner, start_compilation
 from jaxsrl.training.collectors import CollectorFactory
+from jaxsrl.training.replay_lines import ReplayLines
 from jaxsrl.training.run_state import (
     Progress,
     begin,
@@ -155,7 +156,8 @@ class HostTrainable(Trainable):
         log, expected = self.progress.log, self.progress.log.last_observation
         if expected is None or self._collector is None:
             return
-        observed = self._collector.first_observation(should_stop)
+        lines = ReplayLines(self.progress.reset, self._setup.log)
+        observed = self._collector.first_observation(lambda: lines(self.totals()) or should_stop())
         if observed is None:
             return
         if log.restarted.any():

@@ -24,6 +24,7 @@ from jaxsrl.terminal.format import format_bytes
 from jaxsrl.training.coordinator import Coordinator
 from jaxsrl.training.dataset_replay import own_replay
 from jaxsrl.training.run_state import (
+    holds_episodes,
     holds_replay,
     init_state,
     learner_forms,
@@ -233,8 +234,10 @@ class RunCheckpoints:
             setup.log("the checkpoint's experience is of another environment: replay starts empty")
             arrays = without_replay(arrays)
         if has_same_env and has_same_seed and self._trainable.rows_fit(arrays):
-            return arrays
-        if metadata.get("env_steps", 1):  # at 0 there are no episodes yet
+            if setup.config.checkpoint.replay_episodes or not holds_episodes(arrays):
+                return arrays
+            setup.log("environments start new episodes, so the run differs from an uninterrupted one")
+        elif metadata.get("env_steps", 1):  # at 0 there are no episodes yet
             setup.log(
                 "environments start new episodes: the checkpoint has no episodes that this plan can continue (another "
                 "environment, number of rows or kind of plan)"

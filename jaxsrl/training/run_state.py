@@ -122,7 +122,7 @@ def from_arrays(
     if log.stages is not None and _STAGES in arrays:
         log.stages = StageQueue(arrays[_STAGES].tolist())
         log.row_stages = np.full(num_rows, log.stages.stages[0], np.int64)
-    if not any(name.startswith(LOG) for name in arrays):
+    if not holds_episodes(arrays):
         # An episode takes at least one step, so no earlier one has this number, from which its seed follows.
         reset = _start_episodes(log, first_step, spec, first_row)
         return Progress(state, previous_params, episodes, log, reset)
@@ -164,6 +164,11 @@ def learner_that_fits(arrays: Arrays, fresh: LearnerState) -> tuple[Arrays, list
 def without_replay(arrays: Arrays) -> Arrays:
     """Returns a checkpoint's arrays but for experience."""
     return {name: x for name, x in arrays.items() if not name.startswith(REPLAY)}
+
+
+def holds_episodes(names: Iterable[str]) -> bool:
+    """Returns whether a checkpoint with arrays of these names has episodes that environments replay."""
+    return any(name.startswith(LOG) for name in names)
 
 
 def holds_replay(names: Iterable[str]) -> bool:

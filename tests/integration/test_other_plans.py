@@ -85,6 +85,12 @@ def assert_close(one: RunReport, other: RunReport) -> None:
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
 
 
+def test_episodes_are_not_replayed_if_so_wanted(tmp_path):
+    train(tmp_path, "serial", 0, 3)
+    assert RESTART not in log_of(train(tmp_path, "serial", 0, 4))
+    assert RESTART in log_of(train(tmp_path, "serial", 0, 5, checkpoint_replay_episodes=False))
+
+
 HOST_PLANS = [
     *(("serial", 0), ("serial", 1), ("single_learner_fine", 0), ("single_learner_fine", 1), ("single_learner_fine", 2)),
     *(("single_learner_coarse", 0), ("single_learner_coarse", 1), ("single_learner_coarse", 2), ("decoupled", 1)),

@@ -153,6 +153,7 @@ CHANGES = {
     "run.checkpoint.max_to_keep": 9,
     "run.metrics.interval_seconds": 0.5,
     "run.checkpoint.include_replay": False,
+    "run.checkpoint.replay_episodes": False,
     "run.replay.memory": "host",
     "run.replay.prepare_devices": 1,
     "run.replay.prepare_lag": 1,
