@@ -66,6 +66,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path):
         assert str(process.pid) not in (directory.path / LOCK).read_text().split()
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of jax, if another test has imported it
 def test_a_forked_process_does_not_hold_the_lock(tmp_path):
     directory = RunDirectory(tmp_path / "run")
     reader, writer = os.pipe()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from envpool_bridge.envs.config import EnvConfig
+from envpool_bridge.envs.protocol import EpisodeReset
 from envpool_bridge.errors import UserError
 from jaxsrl.collect.episode_log import EpisodeLog
 from jaxsrl.training.host_trainable import HostTrainable
@@ -39,7 +40,8 @@ def test_rows_that_are_elsewhere_after_a_resume_are_cut():
     trainable: Any = HostTrainable(setup, SimpleNamespace())
     log = EpisodeLog(3, 0, EnvConfig("CartPole-v1").source().spec())
     log.last_observation, log.restarted = np.zeros((3, 4)), np.array([False, False, True])
-    trainable._progress, trainable._learner = SimpleNamespace(log=log), SimpleNamespace(state=state)
+    reset = EpisodeReset((0,) * 3, (None,) * 3)
+    trainable._progress, trainable._learner = SimpleNamespace(log=log, reset=reset), SimpleNamespace(state=state)
     trainable._collector = SimpleNamespace(first_observation=lambda _: np.eye(3, 4) * [0, 1, 1, 0])
     trainable.check_restored(lambda: False)
     valid = np.asarray(trainable.learner.state.extra.buffer.storage.valid)
