@@ -101,8 +101,8 @@ class PPOConfig:
         dual_clip: c > 1: where the advantage A < 0, the surrogate is at least c A (Ye et al. 2020); None: off.
         reward_clip: Rewards are clipped to [-reward_clip, reward_clip] before they are scaled; None: off.
         value_normalization: "popart" normalizes value targets by running moments, and rescales the value's last layer so that
-            its predictions stay. "moments" normalizes without rescaling (Yu et al. 2022). "none": the network's values are in
-            units of rewards, after their normalization.
+            its predictions stay. "moments" normalizes without rescaling (Yu et al. 2022); values diverge where truncated
+            episodes bootstrap far into the future. "none": the network's values are in units of rewards, after normalization.
         value_normalization_step: Share of a batch in those moments.
         max_staleness: Steps whose policy is more updates behind than this do not count; None: all count.
         chunk_length: Steps that a network with memory is unrolled with gradient; divides T; None: T.

@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
         optimizer=OptimizerConfig(max_grad_norm=5.0),
         num_epochs=4,
         num_minibatches=4,
-        value_normalization="moments",  # SRL's PopArt never rescales its last layer
+        value_normalization="popart",
         chunk_length=10,
         normalization=NormalizationConfig(observations=True, clip_observation=5.0),
     ),

@@ -27,7 +27,9 @@ EXPERIMENT = Experiment(
         stagger=60,
     ),
     network=NetworkConfig("entities", hidden_sizes=(32, 32), activation="relu", entity_heads=0),
-    agent=dataclasses.replace(mappo_hide_and_seek.EXPERIMENT.agent, num_epochs=2, num_minibatches=2, chunk_length=None),
+    agent=dataclasses.replace(
+        mappo_hide_and_seek.EXPERIMENT.agent, discount=0.99, num_epochs=2, num_minibatches=2, chunk_length=None
+    ),
     run=RunConfig(
         num_envs=600,  # rows: 300 environments of two agents
         rollout_length=60,

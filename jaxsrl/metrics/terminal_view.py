@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from agents.ops.popart import LARGEST_DEVIATION
 from jaxsrl.metrics.live_state import RunState, seconds_left
 from jaxsrl.metrics.utilization import wait_reason
 from jaxsrl.plan.fragment import Fragment
@@ -188,6 +189,11 @@ def failures(values: dict[str, float]) -> Iterator[tuple[str, str]]:
         yield (
             "clamped",
             f"{clamped:.0%} of value targets exceed the agent's range (v_min, v_max, value_limit, or Dreamer's atoms)",
+        )
+    if any(name.endswith("value/deviation") and value >= LARGEST_DEVIATION for name, value in values.items()):
+        yield (
+            "diverged",
+            "value targets grow without bound: use value_normalization popart, a smaller discount or learning rate",
         )
     if count("checkpoint/failed_saves_total"):
         yield "unsaved", f"{count('checkpoint/failed_saves_total')} checkpoints could not be written"

@@ -87,6 +87,7 @@ def test_what_failed_is_shown_and_only_then():
         "checkpoint/failed_saves_total": 5.0,
         "metrics/dropped_records_total": 6.0,
         "fox/value/clamped_fraction": 0.25,
+        "fox/value/deviation": 1e6,
     }
     well, ill = shown(render_panel(state(**WELL))), shown(render_panel(state(**WELL, **bad)))
     assert well == ill[: len(well)]
@@ -96,6 +97,7 @@ def test_what_failed_is_shown_and_only_then():
     assert "5 checkpoints could not be written" in told
     assert "6 dropped" in told
     assert "25% of value targets" in told
+    assert "value targets grow without bound" in told
 
 
 def test_view_is_ascii_without_unicode():
