@@ -190,7 +190,7 @@ class TrainingLoop:
         # Errors of saves and of updates that are not finite leave nothing better to save; other processes would not save along.
         if isinstance(error, CheckpointSaveError | NotFiniteError) or not isinstance(error, Exception):
             return
-        if self._coordinator.is_alone and learner.num_updates > 0:
+        if self._coordinator.is_alone and learner.num_updates > 0 and self._checkpoints.has_news(learner):
             try:
                 self._save_if_new()
             except Exception as failure:  # noqa: BLE001  the first error ends the run

@@ -110,6 +110,20 @@ def test_copies_do_not_push_out_older_checkpoints(tmp_path):
     assert counter.restored == [8, 6, 4]  # nor do those before the first roll-back
 
 
+class Fails(Callback):
+    """Fails after update 7."""
+
+    def on_update(self, run):
+        if run.num_updates == 7:
+            raise OSError("out of luck")
+
+
+def test_an_error_saves_no_copy_of_an_older_checkpoint(tmp_path):
+    with pytest.raises(OSError, match="out of luck"):
+        run(tmp_path, Skipping(range(5, 8)), callbacks=[Fails()], checkpoint_interval_updates=4)
+    assert steps(tmp_path)[-1] == 4
+
+
 def test_a_run_that_never_rolls_back_saves_skipped_updates(tmp_path):
     run(tmp_path, Skipping([5, 6, 7]), updates=7, checkpoint_interval_updates=1, learner_on_nonfinite="stop")
     assert steps(tmp_path) == [1, 2, 3, 4, 5, 6, 7]
