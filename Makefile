@@ -14,7 +14,7 @@ VERSION_TESTS := tests/unit/envpool_bridge tests/unit/agents tests/unit/jaxsrl/c
 	tests/unit/jaxsrl/learner tests/unit/jaxsrl/metrics tests/unit/jaxsrl/plots tests/unit/jaxsrl/test_experiment.py \
 	$(patsubst %,tests/integration/test_%.py,errors every_plan vector_env view)
 
-.PHONY: train test test-all test-lowest test-newest test-sb3 check chaos mutants docs bench gpu lock clean
+.PHONY: train test test-all test-lowest test-newest test-sb3 test-suites check chaos mutants docs bench gpu lock clean
 train: .venv/installed ; $(BIN)/python experiments/ppo_cartpole.py
 # Every process that a test starts would compile all modules anew where the environment forbids to write bytecode.
 test test-all chaos mutants: export PYTHONDONTWRITEBYTECODE =
@@ -31,6 +31,17 @@ test-lowest test-newest:
 	.venv-versions/bin/uv pip install -q --python .venv-versions/bin/python --resolution $(RESOLUTION) \
 		-e './envpool_bridge[atari,minigrid,mujoco,pettingzoo]' -e '.[test]'
 	JAXSRL_TEST_COMPILE=quick .venv-versions/bin/python -m pytest $(VERSION_TESTS)
+# Suites that requirements.lock lacks, in groups that install together: gymnax pins gymnasium < 1.4, overcooked has an OpenCV of its own.
+SUITES := box2d,crafter,envpool,vizdoom brax,gymnax,jumanji,smax overcooked
+SUITE_TESTS := tests/contract/test_env_rows.py $(patsubst %,tests/integration/test_%.py,multi_agent native_vector_rows) \
+	$(patsubst %,tests/unit/envpool_bridge/envs/%.py,suites/test_crafter suites/test_multi_agent_errors suites/test_multi_agent_suites \
+	suites/test_vizdoom test_native_envpool) $(patsubst %,tests/unit/jaxsrl/envs/test_%.py,brax gymnax jumanji)
+test-suites:
+	@status=0; for suites in $(SUITES); do \
+		echo "$$suites"; $(PYTHON) -m venv --clear .venv-versions && .venv-versions/bin/pip install -q uv && \
+		.venv-versions/bin/uv pip install -q --python .venv-versions/bin/python -e ./envpool_bridge -e ".[test,$$suites]" && \
+		JAXSRL_TEST_COMPILE=quick .venv-versions/bin/python -m pytest -rs $(SUITE_TESTS) || status=1; \
+	done; exit $$status
 # stable-baselines3 needs PyTorch, so it has an environment of its own, without jax.
 test-sb3:
 	$(PYTHON) -m venv --clear .venv-versions && .venv-versions/bin/pip install -q './envpool_bridge[sb3]' pytest

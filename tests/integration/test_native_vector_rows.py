@@ -38,7 +38,7 @@ def test_a_worker_steps_a_native_vector_as_this_process_does(package):
     with EnvPool(source, shape, PoolOptions(run_seed=3), spec=spec) as pool:
         pool.start([reset])
         for t in range(STEPS):
-            assert pool.wait_ready(20.0) == [0]
+            assert pool.wait_ready(120.0) == [0]  # EnvPool takes long to import
             pool.views[0].action[t] = actions[t]
             pool.post_actions(0)
         assert pool.acquire(60.0) == 0
