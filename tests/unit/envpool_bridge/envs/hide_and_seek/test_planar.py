@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from envpool_bridge.envs.hide_and_seek.planar.compiled import SOURCES
 from envpool_bridge.envs.hide_and_seek.planar.rows import PlanarRows, PlanarSource
 from envpool_bridge.envs.multi_agent_env import ParallelSource
 from envpool_bridge.envs.protocol import EpisodeReset, GymnasiumReset, first_rows, step_rows
-from envpool_bridge.envs.suites.hide_and_seek import make_planar
+from envpool_bridge.envs.suites.hide_and_seek import GAMES, make_planar
 from envpool_bridge.errors import UserError, WorkerError
 from envpool_bridge.shm.layout import PoolShape, make_layout
 from envpool_bridge.shm.slots import allocate_slots
@@ -175,18 +176,65 @@ def test_random_episodes_stay_sound(env_id, team, episodes):
     assert deep / steps < 0.001
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["base", "randomwalls"])
+def test_means_of_random_episodes_are_those_of_mujoco(env_id):
+    """Short pushes move things less, which docs/lab/hide_and_seek.md explains."""
+    pytest.importorskip("mujoco")
+    engines = runpy.run_path("docs/lab/hide_and_seek_engines.py")
+    means = engines["compare"](GAMES[env_id](horizon=80), 150, 1)
+    assert means["chase_fraction"][0] > 0.1
+    for field, (mujoco, planar, error) in means.items():
+        share = 0.3 if "move" in field else 0.15
+        assert abs(mujoco - planar) <= max(3 * error, share * abs(mujoco)), field
+
+
 def penetrations(worlds):
-    """Returns by how much the worst agent of each world is inside a wall, seen from above, in metres."""
-    body, wall = worlds["body"][:, : state.MAX_AGENTS, None], worlds["wall"][:, None]
-    number = np.arange(state.MAX_WALLS)
-    real = (number < worlds["num_walls"][:, None])[:, None]
-    real = real & (np.arange(state.MAX_AGENTS) < worlds["num_agents"][:, None])[:, :, None]
-    away = np.abs(body[..., [state.X, state.Y]] - wall[..., [state.WALL_X, state.WALL_Y]])
-    beyond = away - wall[..., [state.WALL_HALF_X, state.WALL_HALF_Y]]
-    outside = np.linalg.norm(np.maximum(beyond, 0.0), axis=-1)
-    distance = np.where(outside > 0, outside, beyond.max(axis=-1))
-    below = body[..., state.Z] < wall[..., state.WALL_TOP] - 0.05
-    return np.where(real & below, 0.15 - distance, 0.0).max(axis=(1, 2))
+    """Returns by how much the worst agent of each world is in a wall or thing, or the worst thing in a wall, in metres.
+
+    A solid is where all distances to its planes are negative; next to its edges that overestimates depths.
+    """
+    body, wall = worlds["body"], worlds["wall"][:, None]
+    agents, things = body[:, : state.MAX_AGENTS], body[:, state.THINGS : state.FIXED]
+    real_agents = np.arange(state.MAX_AGENTS) < worlds["num_agents"][:, None]
+    real_things = np.arange(state.MAX_THINGS) < worlds["num_things"][:, None]
+    real_walls = (np.arange(state.MAX_WALLS) < worlds["num_walls"][:, None])[:, None]
+    center = agents[..., None, [state.X, state.Y]]
+    height = agents[..., None, state.Z] + 0.15
+
+    def deepest(away, half, top, slope, real):
+        planes = [*np.moveaxis(np.abs(away) - half, -1, 0), height - top, slope]
+        return np.where(real_agents[..., None] & real, 0.15 - np.max(planes, axis=0), 0.0).max(axis=(1, 2))
+
+    wall_half, wall_top = wall[..., [state.WALL_HALF_X, state.WALL_HALF_Y]], wall[..., state.WALL_TOP]
+    away = center - wall[..., [state.WALL_X, state.WALL_Y]]
+    in_walls = deepest(away, wall_half, wall_top, np.full(away.shape[:-1], -np.inf), real_walls)
+
+    away = turned(center - things[:, None][..., [state.MIDDLE_X, state.MIDDLE_Y]], things[:, None])
+    half, top = things[:, None][..., [state.HALF_X, state.HALF_Y]], things[:, None][..., state.TOP]
+    slope = (away[..., 1] + height - half[..., 1]) * np.sqrt(0.5)
+    is_ramp = np.arange(state.MAX_THINGS) >= worlds["num_boxes"][:, None, None]
+    in_things = deepest(away, half, top, np.where(is_ramp, slope, -np.inf), real_things[:, None])
+
+    thing = things[:, :, None]
+    away = thing[..., [state.MIDDLE_X, state.MIDDLE_Y]] - wall[..., [state.WALL_X, state.WALL_Y]]
+    half = thing[..., [state.HALF_X, state.HALF_Y]]
+    cos, sin = np.abs(thing[..., state.COS]), np.abs(thing[..., state.SIN])
+
+    def reach(half):
+        return np.stack([half[..., 0] * cos + half[..., 1] * sin, half[..., 0] * sin + half[..., 1] * cos], axis=-1)
+
+    of_walls = np.abs(away) - wall_half - reach(half)
+    of_things = np.abs(turned(away, thing)) - half - reach(wall_half)
+    overlap = -np.maximum(of_walls, of_things).max(axis=-1)
+    things_in_walls = np.where(real_things[..., None] & real_walls, overlap, 0.0).max(axis=(1, 2))
+    return np.maximum(np.maximum(in_walls, in_things), things_in_walls)
+
+
+def turned(away, thing):
+    """Returns vectors in the frame of a thing."""
+    cos, sin = thing[..., state.COS], thing[..., state.SIN]
+    return np.stack([cos * away[..., 0] + sin * away[..., 1], cos * away[..., 1] - sin * away[..., 0]], axis=-1)
 
 
 def test_the_kernels_version_covers_all_files_it_imports():
