@@ -212,10 +212,10 @@ def test_hung_evaluation_delays_the_end_until_its_deadline(tmp_path):
 
     class ShortDeadline(jaxsrl.Callback):
         def on_update(self, run):
-            # Not of the whole run: compiling takes longer.
-            run.config = dataclasses.replace(run.config, stall_timeout_seconds=1.0)
             while run.num_updates == 9 and not hung.exists() and time.monotonic() < deadline:
                 run.wait(0.1)
+            if hung.exists():  # compiling and the start of the evaluator take longer
+                run.config = dataclasses.replace(run.config, stall_timeout_seconds=1.0)
 
     report = train(tmp_path, env=lambda: HangsElsewhere(gymnasium.make("CartPole-v1")), callbacks=[ShortDeadline()])
     assert report.num_updates == 9
