@@ -91,6 +91,7 @@ def test_killed_process_ends_run_that_resumes_bit_for_bit(tmp_path):
     assert (status, killed) == (75, -signal.SIGKILL)
     assert said.strip().splitlines()[-1].startswith("error: ")
     assert "resumes from the newest checkpoint" in said
+    assert "resumes from the newest checkpoint" in (tmp_path / "two/run/log.txt").read_text()
     ended = ends(start_two(tmp_path / "two", *flags, updates=100))
     assert [status for status, _, _ in ended] == [0, 0], ended
     assert "resumes" in ended[0][1]

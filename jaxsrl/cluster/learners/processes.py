@@ -186,9 +186,9 @@ class Processes:
             except Exception:  # noqa: BLE001  process 0 is gone: no message will come
                 break
             time.sleep(_LOOK_SECONDS)
-        raise LostLearnerError(
-            f"the connection to another learner process broke ({_first_line(error)}): {_describe_lost()}"
-        ) from error
+        message = f"the connection to another learner process broke ({_first_line(error)}): {_describe_lost()}"
+        self.log(f"ends: {message}")
+        raise LostLearnerError(message) from error
 
     def _waited(self, call: Callable[[], Any], what: str) -> Any:
         """Returns the result of `call`, which runs in a thread so that signals and failures of others are noticed."""
