@@ -122,12 +122,9 @@ def make_inputs(spec: EnvSpec, torso: str, without: Path = ()) -> ObservationInp
         raise UserError(
             f"{spec.env_id}: {shown_path('observation', without)} is no part of the observation: got {names}"
         )
-    if not any(0 not in getattr(leaf, "shape", ()) for _, leaf in inputs):
-        hidden = [shown_path("observation", path) for path in (spec.action_mask, without) if path]
-        empty = ["arrays without elements"] if inputs else []
-        raise UserError(
-            f"{spec.env_id}: a network needs an input: the observation has only {', '.join(hidden + empty)}"
-        )
+    if not inputs:
+        hidden = ", ".join(shown_path("observation", path) for path in (spec.action_mask, without) if path)
+        raise UserError(f"{spec.env_id}: a network needs an input: the observation has only {hidden}")
     return ObservationInputs(inputs, torso, not is_one_leaf(spec.observation))
 
 

@@ -168,8 +168,6 @@ def test_critic_only_is_rejected_if_shared_or_everything():
     alone = EnvSpec("e", {"world": leaf}, DiscreteSpec(2), critic_only=("world",))
     with pytest.raises(UserError, match=r"needs an input: the observation has only observation\['world'\]"):
         make_actor_critic(NetworkConfig(), alone)
-    with pytest.raises(UserError, match="needs an input: the observation has only arrays without elements"):
-        make_actor_critic(NetworkConfig(), EnvSpec("e", ArraySpec((0,), "float32"), DiscreteSpec(2)))
 
 
 def test_validate_torso_names_unfit_leaves():
