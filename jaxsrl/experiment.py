@@ -374,7 +374,8 @@ def cli(experiment: Experiment | MakeExperiment | None, flags: Sequence[str] | N
     if parsed.run.seeds > 1:
         sys.exit(_train_seeds(parsed))
     log = Path(parsed.run.directory, parsed.run.name, LOG)
-    with reported_end(log) if parsed.run.cluster.is_used else contextlib.nullcontext():
+    is_program = flags is None  # not a call in a process with threads, which must not fork
+    with reported_end(log) if is_program and parsed.run.cluster.is_used else contextlib.nullcontext():
         use_synchronous_cpu_dispatch()
         join(parsed.run.distributed, parsed.run.machine.num_cpu_devices, to_json(parsed))
         with stop_on_signals(exit_now):

@@ -103,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise_conflict()
         if not isinstance(command, (Train, BenchCommand)):
             _share_accelerator(os.environ)
-        with _reported(command):
+        # A call in a process that has threads must not fork.
+        with _reported(command) if arguments is None else contextlib.nullcontext():
             status = command.run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

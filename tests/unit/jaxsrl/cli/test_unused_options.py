@@ -110,6 +110,7 @@ def test_serving_without_a_cluster_names_its_own_option(capsys, tmp_path, monkey
         raise UserError(f"{flag} auto found no cluster") from ConnectionError("none runs")
 
     monkeypatch.setattr(local_cluster, "joined_cluster", none_found)
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process with threads was forked"))
     (tmp_path / "index.json").write_text('{"tags": {}, "notes": {}, "is_frozen": false}')
     message = rejection(capsys, ["models", str(tmp_path), "--serve", "mine"])
     assert message.startswith("error: --serve needs a running Ray cluster, and found none (none runs): start one with")
