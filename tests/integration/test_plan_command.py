@@ -74,9 +74,9 @@ def dataset(tmp_path_factory):
 def test_every_policy_is_shown_and_its_json_is_its_plan(capsys, policy, dataset):
     suite = ("--env.suite", "jax") if policy == "device_only" else ()
     if policy in REPLAY_PLANS:
-        suite = ("--run.num-envs", "128", "--run.rollout-length", "32")
-    if policy == "offline":
-        suite += ("--dataset.path", dataset)
+        offline = ("--dataset.path", dataset, "--agent.replay.priority-exponent", "0")
+        collected = offline if policy == "offline" else ("--run.rollout-length", "32")
+        suite = ("--run.num-envs", "128", *collected)
     experiment = REPLAYING if policy in REPLAY_PLANS else CARTPOLE
     data = json.loads(shown(capsys, experiment, "--plan", policy, "--json", *FOUR, *suite))
     plan = plan_from_json(data)

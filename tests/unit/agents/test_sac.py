@@ -389,8 +389,10 @@ def test_sac_rejects_unsupported_settings():
         make_sac(SACConfig(), SPEC, NetworkConfig(core="lstm"))
     with pytest.raises(UserError, match=r"network.shared_torso True has no effect"):
         make_sac(SACConfig(), SPEC, NetworkConfig(shared_torso=True))
-    for entropy in (2.0, float("nan"), float("-inf")):
-        with pytest.raises(UserError, match=rf"must be finite and below 1.386.*got {entropy}; None stands for -2"):
-            make_sac(SACConfig(target_entropy=entropy), SPEC, NETWORK)
+    with pytest.raises(UserError, match=r"must be finite and below 1.386.*got 2.0; None stands for -2"):
+        make_sac(SACConfig(target_entropy=2.0), SPEC, NETWORK)
+    for entropy in (float("nan"), float("-inf")):
+        with pytest.raises(UserError, match=rf"target_entropy must be .*: got {entropy}"):
+            SACConfig(target_entropy=entropy)
     with pytest.raises(UserError, match=r"number of updates: got total_updates=0"):
         make_sac(dataclasses.replace(CONFIG, total_updates=0), SPEC, NETWORK)
