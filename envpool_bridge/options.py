@@ -94,9 +94,9 @@ class RestartBudget:
     """Budget of restarts within a time window and in a row, with the delay before each. Single-threaded.
 
     Args:
-        max_restarts: Max restarts, as in SupervisorOptions.
+        max_restarts: Largest number of restarts, as in SupervisorOptions.
         window_seconds: Window seconds, as in SupervisorOptions.
-        max_backoff_seconds: Max backoff seconds, as in SupervisorOptions.
+        max_backoff_seconds: Longest pause before a restart, as in SupervisorOptions.
 
     Attributes:
         total: number of restarts granted.

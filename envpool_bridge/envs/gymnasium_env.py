@@ -113,7 +113,7 @@ class GymnasiumRows:
         overlap_rows: Overlap rows, as in GymnasiumSource.
 
     Attributes:
-        read_stage: Read stage, as in StagedRows.
+        read_stage: Function that reads the stage, as in StagedRows.
         first_limits: env steps after which the rows' first episodes are truncated; empty if they are whole.
         num_episodes: episodes after which each row rests; empty if none does. A resting row's steps cost nothing: they repeat
             the observation of its last reset. Rows that step concurrently do not rest.

@@ -98,7 +98,7 @@ class ParallelRows:
         source: options of the rows.
 
     Attributes:
-        read_stage: Read stage, as in StagedRows.
+        read_stage: Function that reads the stage, as in StagedRows.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def native_envpool_source(env_id: str, kwargs: dict[str, Any], strict: bool) -> 
         env_id: EnvPool's name of the task, e.g. "Pong-v5".
         kwargs: arguments of `envpool.make`, such as "num_threads"; and "frame_stack", by which this package stacks
             frames, each stored once (EnvPool's own "stack_num" is then 1). Pixels of MuJoCo are stacked by EnvPool: [3 N, H, W].
-        strict: Strictness, as in VectorSource.
+        strict: Whether output must be as declared, as in VectorSource.
 
     Raises:
         UserError: unknown task or arguments, or the package or the library that draws is missing.

@@ -76,7 +76,7 @@ class IsolatedRows:
         on_cut: called with the rows whose episode was dropped at this step; they are written already.
         on_disabled: called with the number of rows that are no longer stepped.
         on_failure: called with a description of a failure.
-        read_stage: Read stage, as in StagedRows.
+        read_stage: Function that reads the stage, as in StagedRows.
     """
 
     def __init__(

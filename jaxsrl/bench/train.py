@@ -36,7 +36,7 @@ def bench_train(
     Args:
         workers: environment processes.
         num_envs: environments in all.
-        max_policy_lag: Max policy lag, as in RunConfig.
+        max_policy_lag: Largest policy lag, as in RunConfig.
         env_steps: length of the run.
 
     Returns:

@@ -59,7 +59,7 @@ class JaxRows:
     """Keeps the protocol `EnvRows`.
 
     Attributes:
-        read_stage: Read stage, as in StagedRows; levels alone.
+        read_stage: Function that reads the stage, as in StagedRows; levels alone.
     """
 
     def __init__(self, env: JaxEnv, row_ids: Sequence[int], run_seed: int | None, strict: bool = True) -> None:
