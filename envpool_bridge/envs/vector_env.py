@@ -93,7 +93,7 @@ class VectorRows:
         strict: whether output must be as declared; otherwise it is repaired where that is possible, and counted.
 
     Attributes:
-        seeds_rows: Whether each row has a seed, as in VectorSource.
+        seeds_rows: Whether `reset` takes a seed for each row, as in VectorSource.
     """
 
     def __init__(
